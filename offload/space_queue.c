@@ -43,15 +43,15 @@ static int run(void *context, int64_t number)
 	return rc;
 }
 
-int rh_space_queue_submit(struct rh_space_queue *queue, int record, void *memory, struct rh_event *after)
+int rh_space_queue_submit(struct rh_space_queue *queue, const struct rh_space_transfer *what)
 {
 	RH_ASSERT(rh_space_queue_has_room(queue));
 	int64_t number = queue->submitted;
 	struct transfer *transfer = &queue->transfer[number % queue->options.capacity];
-	*transfer = (struct transfer){.record = record, .memory = memory, .wait_event = after};
+	*transfer = (struct transfer){.record = what->record, .memory = what->memory, .wait_event = what->after};
 	const struct rh_host_job job = {.work = queue->options.is_write ? RH_HOST_NVME_WRITE : RH_HOST_NVME_READ,
-	                                .bytes = (double)queue->options.bytes,
-	                                .wait_event = queue->io ? NULL : after,
+	                                .bytes = (double)(what->bytes ? what->bytes : queue->options.bytes),
+	                                .wait_event = queue->io ? NULL : what->after,
 	                                .run = run,
 	                                .context = queue,
 	                                .argument = number};

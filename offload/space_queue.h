@@ -11,7 +11,7 @@ struct rh_space_queue;
 struct rh_space_queue_options {
 	struct rh_device *device; /* whose host queue does the transfers, where it has one */
 	struct rh_space *space;   /* NULL: in virtual time, where nothing is moved */
-	int64_t bytes;            /* of a record */
+	int64_t bytes;            /* of the largest record */
 	int capacity;             /* the most transfers that are submitted and not taken yet */
 	int is_write;
 	void (*ended)(void *context); /* after each transfer, on the queue's thread; NULL: nobody is told */
@@ -22,9 +22,13 @@ int rh_space_queue_create(const struct rh_space_queue_options *options, struct r
 void rh_space_queue_destroy(struct rh_space_queue *queue);
 
 int rh_space_queue_has_room(const struct rh_space_queue *queue);
-/* memory: the record's bytes; nobody else touches them until the transfer is taken. after: the transfer waits for this event of a
- * device; NULL: for nothing. */
-int rh_space_queue_submit(struct rh_space_queue *queue, int record, void *memory, struct rh_event *after) RH_MUST;
+struct rh_space_transfer {
+	int record;
+	void *memory;           /* the record's bytes; nobody else touches them until the transfer is taken */
+	struct rh_event *after; /* of a device: the transfer waits for it; NULL: for nothing */
+	int64_t bytes;          /* of the record, for time in a simulation; 0: the queue's */
+};
+int rh_space_queue_submit(struct rh_space_queue *queue, const struct rh_space_transfer *what) RH_MUST;
 /* Is a transfer submitted and not taken? Is the oldest of these finished? Does it move bytes already, because its event has been
  * reached? */
 int rh_space_queue_is_busy(const struct rh_space_queue *queue);

@@ -28,13 +28,15 @@ static int submit_head(struct rh_executor *executor, struct dispatch_drive *driv
 	struct ring_command *head = executor->dispatcher.lane[drive->lane].head;
 	struct rh_place disk = drive->is_write ? head->lowered.target : head->lowered.source,
 	                host = drive->is_write ? head->lowered.source : head->lowered.target;
-	int record = executor->options.first_record + disk.number;
+	struct rh_space_transfer transfer = {.record = executor->options.first_record + disk.number,
+	                                     .memory = run_host_address(executor, host)};
 	if (host.room == RH_ROOM_HOST_FRAME)
-		record = rh_store_pages(executor->options.store, disk.number) + (int)(disk.first / executor->options.page_bytes);
-	struct rh_event *after;
-	int rc = find_event(executor, &head->lowered, &after);
+		transfer.record = rh_store_pages(executor->options.store, disk.number) + (int)(disk.first / executor->options.page_bytes);
+	else
+		transfer.bytes = lower_record_bytes(&executor->lowering, disk.number);
+	int rc = find_event(executor, &head->lowered, &transfer.after);
 	if (!rc)
-		rc = rh_space_queue_submit(drive->queue, record, run_host_address(executor, host), after);
+		rc = rh_space_queue_submit(drive->queue, &transfer);
 	if (rc)
 		return rc;
 	dispatcher_advance(executor, drive->lane);

@@ -82,6 +82,7 @@ static int find_limits(const struct rh_executor_options *options, struct lower_l
 	        .spare = spare,
 	        .spills = options->planned.spills_boundaries,
 	        .record_bytes = rh_space_round(options->space, plan->boundary_bytes),
+	        .record_unit = rh_space_round(options->space, 1),
 	};
 	return rh_boundary_needs(&run, &out->boundaries);
 }
@@ -165,20 +166,22 @@ int rh_executor_bytes(const struct rh_executor_options *options, struct rh_execu
 	                                  .host = rh_host_round(boundary_bytes(options, &limits) + options->plan->saved_bytes) +
 	                                          rh_host_round(micro_memory_bytes(options, &limits)) +
 	                                          rh_host_round(LOWER_FRAMES * options->page_bytes) + staging,
-	                                  .nvme = rh_bytes_times(needs->bytes_each, needs->records),
-	                                  .nvme_step = rh_bytes_times(needs->bytes_each, needs->step_writes)};
+	                                  .nvme = needs->nvme,
+	                                  .nvme_step = needs->nvme_step};
 	return 0;
 }
 
 int rh_executor_take_space(struct rh_executor_options *options)
 {
 	struct lower_limits limits;
+	const struct rh_boundary_needs *needs = &limits.boundaries;
 	int rc = find_limits(options, &limits);
-	for (int i = 0, record; !rc && options->space && i < limits.boundaries.records; i++) {
-		rc = rh_space_take(options->space, limits.boundaries.bytes_each, "boundary activations", NULL,
-		                   i ? &record : &options->first_record);
-		RH_ASSERT(rc || !i || record == options->first_record + i);
-	}
+	for (int size = 0, taken = 0, record; !rc && options->space && size < RH_RECORD_SIZES; size++)
+		for (int i = 0; !rc && i < needs->size_records[size]; i++, taken++) {
+			rc = rh_space_take(options->space, needs->record_bytes[size], "boundary activations", NULL,
+			                   taken ? &record : &options->first_record);
+			RH_ASSERT(rc || !taken || record == options->first_record + taken);
+		}
 	return rc;
 }
 

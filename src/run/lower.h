@@ -80,6 +80,10 @@ struct lower_drives {
 	int64_t next_page;
 	int write_buffers, read_buffers; /* host buffers in the rings of writes and reads; 0: boundaries stay in memory */
 	int64_t *reread;                 /* of each record: the latest READ */
+	struct {
+		int first; /* record; those of a size lie side by side */
+		int64_t bytes;
+	} size[RH_RECORD_SIZES];
 	/* of the call */
 	struct rh_reloads reloads;
 	int64_t write;                   /* the latest */
@@ -341,6 +345,8 @@ int lower_ring_next(struct lowering *lowering, const struct lower_boundary *boun
 void lower_ring_filled(struct lowering *lowering, const struct lower_boundary *boundary, int64_t copy);
 int lower_ring_find(struct lowering *lowering, const struct lower_boundary *boundary);
 void lower_read_ahead(struct lowering *lowering, int64_t step);
+/* Bytes of a record of boundaries. */
+int64_t lower_record_bytes(const struct lowering *lowering, int record);
 
 /* lower_buffer.c: buffers of host memory for boundaries.
  *

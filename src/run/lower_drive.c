@@ -20,6 +20,25 @@ void lower_drives_create(struct lowering *to, const struct rh_boundary_needs *ne
 	drives->read_buffers = needs->read_buffers;
 	drives->copied = rh_region_take(&to->memory, LOWER_FRAMES, sizeof(int64_t));
 	drives->reread = rh_region_take(&to->memory, needs->records, sizeof(int64_t));
+	for (int size = 0, first = 0; size < RH_RECORD_SIZES; first += needs->size_records[size++]) {
+		drives->size[size].first = first;
+		drives->size[size].bytes = needs->record_bytes[size];
+	}
+}
+
+int64_t lower_record_bytes(const struct lowering *to, int record)
+{
+	int size = RH_RECORD_SIZES - 1;
+	while (to->drives.size[size].first > record || !to->drives.size[size].bytes)
+		size--;
+	return to->drives.size[size].bytes;
+}
+
+/* The record of a write; -1: it has none. */
+static int record_of(const struct lower_drives *drives, int64_t write)
+{
+	const struct rh_reload_write *of = &drives->reloads.write[write];
+	return of->record < 0 ? -1 : drives->size[of->size].first + of->record;
 }
 
 void lower_drives_destroy(struct lowering *to)
@@ -61,6 +80,7 @@ int lower_drives_begin(struct lowering *to)
 	                                      .steps_in_flight = to->limits.steps_in_flight,
 	                                      .step_micro_batches = to->options->planned.train_micro_batches,
 	                                      .chunks = to->call.trains ? to->options->planned.chunks : 0,
+	                                      .classes = &to->options->planned.classes,
 	                                      .model = to->options->model};
 	if (!drives->write_buffers)
 		return 0;
@@ -77,7 +97,7 @@ static void read_back(struct lowering *to, int64_t reload, int64_t step)
 {
 	struct lower_drives *drives = &to->drives;
 	int64_t write = drives->reloads.reload[reload];
-	int record = drives->reloads.write[write].record, buffer = drives->write_buffers + (int)(reload % drives->read_buffers);
+	int record = record_of(drives, write), buffer = drives->write_buffers + (int)(reload % drives->read_buffers);
 	int64_t bytes = drives->written[write].bytes;
 	lower_await(to, drives->reads, drives->written[write].position, RH_WAIT_NEEDS);
 	lower_buffer_await(to, drives->reads, buffer);
@@ -107,9 +127,10 @@ void lower_ring_filled(struct lowering *to, const struct lower_boundary *boundar
 {
 	struct lower_drives *drives = &to->drives;
 	int64_t write = drives->write, bytes = boundary->bytes;
-	int buffer = (int)(write % drives->write_buffers), record = drives->reloads.write[write].record;
+	int buffer = (int)(write % drives->write_buffers), record = record_of(drives, write);
 	if (record < 0)
 		return;
+	RH_ASSERT(bytes <= lower_record_bytes(to, record));
 	lower_await(to, drives->writes, copy, RH_WAIT_NEEDS);
 	lower_await(to, drives->writes, drives->reread[record], RH_WAIT_NEEDS);
 	int64_t position = transfer(to, drives->writes, boundary->step, lower_bytes(-1, RH_ROOM_HOST_BOUNDARY, buffer, 0, bytes),

@@ -57,6 +57,7 @@ struct rh_boundary_walk {
 	int64_t steps_in_flight, step_micro_batches;
 	/* Above 1: of texts in chunks (struct rh_dispatch); model: what says which slots read each chunk's input once more before. */
 	int chunks;
+	const struct rh_chunk_classes *classes; /* NULL: nobody asks for sizes */
 	const struct rh_model *model;
 	int (*access)(void *context, const struct rh_boundary_access *access); /* nonzero ends the walk */
 	void *context;

@@ -2,7 +2,6 @@
 
 #include "core/minmax.h"
 #include "partition/rounds.h"
-#include "schedule/reload.h"
 
 enum {
 	WRITE_BUFFERS_LEAST = 4, /* one that a device fills, the next one, two that are being written to drives */
@@ -49,9 +48,26 @@ struct counting {
 	struct rh_reloads reloads;
 	int needed;                     /* buffers in memory */
 	int of_size[RH_BOUNDARY_SIZES]; /* of shorter chunks, and of copies in 8 bits */
-	int records;
-	int64_t writes;
+	int records[RH_RECORD_SIZES];
+	int64_t writes, size_writes[RH_RECORD_SIZES];
 };
+
+static void count_records(struct counting *counting)
+{
+	for (int size = 0; size < RH_RECORD_SIZES; size++)
+		counting->records[size] = (int)rh_max(counting->records[size], counting->reloads.records[size]);
+}
+
+/* writes: of each size, in a step. */
+static void count_writes(struct counting *counting, const int64_t *writes)
+{
+	int64_t all = 0;
+	for (int size = 0; size < RH_RECORD_SIZES; size++) {
+		counting->size_writes[size] = rh_max(counting->size_writes[size], writes[size]);
+		all += writes[size];
+	}
+	counting->writes = rh_max(counting->writes, all);
+}
 
 /* Counts a program of `count` micro-batches a step. each > 1: each of its micro-batches stands for so many. */
 static int count_program(struct counting *counting, const struct rh_program *program, int64_t steps_in_flight, int64_t count, int64_t each)
@@ -67,7 +83,7 @@ static int count_program(struct counting *counting, const struct rh_program *pro
 	                  : rh_reloads_find(&counting->reloads, &walk, steps_in_flight * count, write_buffers);
 	if (rc)
 		return rc;
-	counting->records = (int)rh_max(counting->records, counting->reloads.records);
+	count_records(counting);
 	return 0;
 }
 
@@ -81,7 +97,7 @@ static int count_stretch(struct counting *counting, struct rh_program *program)
 	counting->needed = rh_boundary_in_flight(&dispatch);
 	if (!counting->needed || !counting->run->spills)
 		return 0;
-	int64_t fewer, period, writes = 0;
+	int64_t fewer, period, writes[RH_RECORD_SIZES] = {0};
 	int rc = rh_dispatch_fewer(&dispatch, count, &fewer, &period);
 	int64_t periods = rc ? 0 : (count - fewer) / period;
 	for (int64_t i = 0; !rc && i <= (periods > 0); i++) {
@@ -89,26 +105,27 @@ static int count_stretch(struct counting *counting, struct rh_program *program)
 		rc = rh_dispatch_stretch(&dispatch, steps_count, 2 * in_flight + 2, program);
 		if (!rc)
 			rc = count_program(counting, program, in_flight, steps_count, 1);
-		writes += (counting->reloads.step_writes - writes) * (i ? periods : 1);
+		writes[0] += (counting->reloads.step_writes - writes[0]) * (i ? periods : 1);
 	}
-	counting->writes = rh_max(counting->writes, writes);
-	counting->records = counting->records ? counting->needed : 0; /* of any stretch */
+	count_writes(counting, writes);
+	counting->records[0] = counting->records[0] ? counting->needed : 0; /* of any stretch */
 	return rc;
 }
 
 /* Writes of a step to NVMe, counted on a round of one micro-batch. Rounds are of two lengths at most, and do not overlap. */
 static int count_step(struct counting *counting, int64_t count, int64_t rounds, const struct rh_program *program)
 {
-	int64_t lengths = count % rounds ? 2 : 1, writes = 0;
+	int64_t lengths = count % rounds ? 2 : 1, writes[RH_RECORD_SIZES] = {0};
 	int rc = 0;
 	for (int64_t i = 0; !rc && i < lengths; i++) {
 		int64_t unused, length;
 		rh_round_range(count, rounds, i ? rounds - 1 : 0, &unused, &length);
 		rc = count_program(counting, program, 1, 1, length);
-		if (!rc)
-			writes += counting->reloads.step_writes * (lengths == 1 ? rounds : i ? rounds - count % rounds : count % rounds);
+		int64_t alike = lengths == 1 ? rounds : i ? rounds - count % rounds : count % rounds;
+		for (int size = 0; !rc && size < RH_RECORD_SIZES; size++)
+			writes[size] += counting->reloads.size_writes[size] * alike;
 	}
-	counting->writes = rh_max(counting->writes, writes);
+	count_writes(counting, writes);
 	return rc;
 }
 
@@ -122,13 +139,16 @@ static int count_chunks(struct counting *counting, int64_t count, struct rh_prog
 	                                      .steps_in_flight = 1,
 	                                      .step_micro_batches = count,
 	                                      .chunks = dispatch->chunks,
+	                                      .classes = &dispatch->classes,
 	                                      .model = dispatch->model};
 	int turn = 0, rc = rh_dispatch_call(dispatch, 1, count, &turn, program);
 	if (!rc)
 		rc = rh_reloads_find(&counting->reloads, &walk, count, write_ring(counting->run->spare));
-	counting->records = (int)rh_max(counting->records, counting->reloads.records);
-	counting->writes = rh_max(counting->writes, counting->reloads.step_writes);
-	return rc;
+	if (rc)
+		return rc;
+	count_records(counting);
+	count_writes(counting, counting->reloads.size_writes);
+	return 0;
 }
 
 static int64_t chunks_of_class(const struct rh_chunk_classes *classes, int chunks, int kind)
@@ -195,15 +215,15 @@ static int count_scheduled(struct counting *counting, int64_t count, struct rh_p
 	counting->needed = (int)rh_max(counting->needed, needed);
 	if (rc || !counting->run->spills)
 		return rc;
-	int64_t writes = 0;
+	int64_t writes[RH_RECORD_SIZES] = {0};
 	for (int64_t i = 0; !rc && i <= (brief.periods > 0); i++) {
 		int64_t longer = brief.count + i * brief.period;
 		rc = i ? rh_dispatch_shorter(dispatch, longer, program) : 0;
 		if (!rc)
 			rc = count_program(counting, program, 1, longer, brief.scale);
-		writes += (counting->reloads.step_writes - writes) * (i ? brief.periods : 1);
+		writes[0] += (counting->reloads.step_writes - writes[0]) * (i ? brief.periods : 1);
 	}
-	counting->writes = rh_max(counting->writes, writes);
+	count_writes(counting, writes);
 	return rc;
 }
 
@@ -271,6 +291,32 @@ static void add_size(struct rh_boundary_needs *needs, int size, int64_t bytes, i
 	needs->bytes = rh_min(needs->bytes + rh_bytes_times(needs->size_bytes[size], count), RH_BYTES_MOST);
 }
 
+/* A record of this size holds any boundary of its kind and class. */
+static int64_t record_bytes(const struct rh_boundary_run *run, int size)
+{
+	const struct rh_dispatch *dispatch = &run->dispatch;
+	int kind = size % RH_CHUNK_CLASSES, is_narrow = size >= RH_CHUNK_CLASSES;
+	if (!size || !run->record_unit)
+		return run->record_bytes;
+	int64_t bytes = !kind       ? dispatch->plan->narrow_bytes
+	                : is_narrow ? rh_narrow_most_bytes(dispatch->model, dispatch->classes.tokens[kind])
+	                            : rh_boundary_most_bytes(dispatch->model, dispatch->classes.tokens[kind]);
+	return rh_min(rh_round_count(bytes, run->record_unit) * run->record_unit, run->record_bytes);
+}
+
+static void add_records(const struct counting *counting, struct rh_boundary_needs *out)
+{
+	for (int size = 0; size < RH_RECORD_SIZES; size++) {
+		if (!counting->records[size])
+			continue;
+		int64_t each = out->record_bytes[size] = record_bytes(counting->run, size);
+		out->size_records[size] = counting->records[size];
+		out->records += counting->records[size];
+		out->nvme = rh_min(out->nvme + rh_bytes_times(each, counting->records[size]), RH_BYTES_MOST);
+		out->nvme_step = rh_min(out->nvme_step + rh_bytes_times(each, counting->size_writes[size]), RH_BYTES_MOST);
+	}
+}
+
 int rh_boundary_needs(const struct rh_boundary_run *run, struct rh_boundary_needs *out)
 {
 	const struct rh_dispatch *dispatch = &run->dispatch;
@@ -306,14 +352,17 @@ int rh_boundary_needs(const struct rh_boundary_run *run, struct rh_boundary_need
 			add_size(out, narrow, each, counting.of_size[narrow] + of_spare);
 	}
 	int write_buffers = write_ring(run->spare), read_buffers = READ_BUFFERS_LEAST + spare;
-	if (!run->spills || !counting.records || rh_bytes_times(run->record_bytes, write_buffers + read_buffers) >= out->bytes)
+	int records = 0;
+	for (int size = 0; size < RH_RECORD_SIZES; size++)
+		records |= counting.records[size];
+	if (!run->spills || !records || rh_bytes_times(run->record_bytes, write_buffers + read_buffers) >= out->bytes)
 		return 0;
 	*out = (struct rh_boundary_needs){.count = write_buffers + read_buffers,
 	                                  .bytes_each = run->record_bytes,
 	                                  .bytes = rh_bytes_times(run->record_bytes, write_buffers + read_buffers),
 	                                  .write_buffers = write_buffers,
 	                                  .read_buffers = read_buffers,
-	                                  .records = counting.records,
 	                                  .step_writes = counting.writes};
+	add_records(&counting, out);
 	return 0;
 }

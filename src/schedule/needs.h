@@ -4,6 +4,7 @@
 
 #include "schedule/boundary.h"
 #include "schedule/dispatch.h"
+#include "schedule/reload.h"
 
 /* What a run's programs are made from, and where their boundaries may lie. */
 struct rh_boundary_run {
@@ -15,7 +16,8 @@ struct rh_boundary_run {
 	/* Boundaries go to NVMe where they need more than these buffers: 4 for writes, 3 for reads, and the spare ones. Forward-only
 	 * rounds are so short (rh_boundary_infer_round) that they write nothing. */
 	int spills;
-	int64_t record_bytes; /* of a boundary on NVMe */
+	int64_t record_bytes; /* of the largest boundary on NVMe */
+	int64_t record_unit;  /* of which records of other sizes have a multiple; 0: there are none */
 };
 
 struct rh_boundary_needs {
@@ -28,8 +30,11 @@ struct rh_boundary_needs {
 	int64_t size_bytes[RH_BOUNDARY_SIZES];
 	int64_t bytes;                   /* of all buffers */
 	int write_buffers, read_buffers; /* among the buffers, the rings to and from NVMe; 0: all boundaries stay in memory */
-	int records;                     /* on NVMe */
+	int records;                     /* on NVMe: those of size 0, and so on */
 	int64_t step_writes;             /* of records in a step */
+	int size_records[RH_RECORD_SIZES];
+	int64_t record_bytes[RH_RECORD_SIZES];
+	int64_t nvme, nvme_step; /* bytes: of all records; written in a step */
 };
 int rh_boundary_needs(const struct rh_boundary_run *run, struct rh_boundary_needs *out) RH_MUST;
 

@@ -7,7 +7,8 @@
 
 struct finding {
 	struct rh_reloads *reloads;
-	int layers, write_buffers;
+	const struct rh_chunk_classes *classes;
+	int layers, write_buffers, chunks;
 	int64_t micro_batches;
 };
 
@@ -35,7 +36,9 @@ static int note(void *context, const struct rh_boundary_access *access)
 		return rc;
 	if (is_write) {
 		*at = (int64_t)reloads->writes;
-		reloads->write[reloads->writes++] = (struct rh_reload_write){.record = -1};
+		int size = rh_record_size(access->kind, finding->chunks > 1 ? finding->classes : NULL,
+		                          access->micro_batch % rh_max(finding->chunks, 1));
+		reloads->write[reloads->writes++] = (struct rh_reload_write){.record = -1, .size = size};
 	}
 	RH_ASSERT(*at >= 0);
 	int reload = !is_write && (int64_t)reloads->writes > *at + finding->write_buffers;
@@ -54,24 +57,28 @@ static int note(void *context, const struct rh_boundary_access *access)
 }
 
 /* Gives out records. A record is free for another boundary after the last reload of the one that it has. */
-static int give_records(struct rh_reloads *reloads)
+static void give_records(struct rh_reloads *reloads)
 {
-	int rc = rh_grow(&reloads->free_record, &reloads->free_capacity, reloads->writes + 1, sizeof *reloads->free_record), unused = 0;
-	for (size_t i = 0; !rc && i < reloads->accesses; i++) {
+	int unused[RH_RECORD_SIZES]; /* of each size the latest write whose record became free; -1: there is none */
+	memset(unused, -1, sizeof unused);
+	for (size_t i = 0; i < reloads->accesses; i++) {
 		const struct rh_reload_access *access = &reloads->access[i];
 		struct rh_reload_write *write = &reloads->write[access->write];
-		if (access->is_write && write->reloads)
-			write->record = unused ? reloads->free_record[--unused] : reloads->records++;
-		else if (access->reload >= 0 && --write->reloads == 0)
-			reloads->free_record[unused++] = write->record;
+		int *latest = &unused[write->size];
+		if (access->is_write && write->reloads) {
+			write->record = *latest >= 0 ? reloads->write[*latest].record : reloads->records[write->size]++;
+			*latest = *latest >= 0 ? reloads->write[*latest].unused : -1;
+		} else if (access->reload >= 0 && --write->reloads == 0) {
+			write->unused = *latest;
+			*latest = (int)access->write;
+		}
 	}
-	return rc;
 }
 
 /* Counts the writes to NVMe of the step that has the most: slots of several steps may alternate. */
 static int count_writes(struct rh_reloads *reloads)
 {
-	int64_t steps = 1;
+	int64_t steps = 1, most = 0;
 	for (size_t i = 0; i < reloads->accesses; i++)
 		steps = rh_max(steps, reloads->access[i].step + 1);
 	int rc = rh_grow(&reloads->of_step, &reloads->step_capacity, (size_t)steps, sizeof *reloads->of_step);
@@ -82,7 +89,13 @@ static int count_writes(struct rh_reloads *reloads)
 		const struct rh_reload_access *access = &reloads->access[i];
 		int64_t *writes = &reloads->of_step[access->step];
 		*writes += access->is_write && reloads->write[access->write].record >= 0;
+		most = *writes > reloads->step_writes ? access->step : most;
 		reloads->step_writes = rh_max(reloads->step_writes, *writes);
+	}
+	for (size_t i = 0; i < reloads->accesses; i++) {
+		const struct rh_reload_access *access = &reloads->access[i];
+		const struct rh_reload_write *write = &reloads->write[access->write];
+		reloads->size_writes[write->size] += access->step == most && access->is_write && write->record >= 0;
 	}
 	return 0;
 }
@@ -90,14 +103,16 @@ static int count_writes(struct rh_reloads *reloads)
 int rh_reloads_find(struct rh_reloads *reloads, const struct rh_boundary_walk *walk, int64_t micro_batches, int write_buffers)
 {
 	struct finding finding = {
-	        .reloads = reloads, .layers = walk->layers, .write_buffers = write_buffers, .micro_batches = micro_batches};
+	        .reloads = reloads, .classes = walk->classes, .layers = walk->layers, .write_buffers = write_buffers,
+	        .chunks = walk->chunks, .micro_batches = micro_batches};
 	size_t boundaries = (size_t)(RH_BOUNDARY_KINDS * (walk->layers + 1) * micro_batches);
 	struct rh_boundary_walk own = *walk;
 	own.access = note;
 	own.context = &finding;
 	reloads->accesses = reloads->writes = reloads->count = reloads->next = 0;
-	reloads->records = 0;
 	reloads->step_writes = 0;
+	memset(reloads->records, 0, sizeof reloads->records);
+	memset(reloads->size_writes, 0, sizeof reloads->size_writes);
 	int rc = rh_grow(&reloads->latest, &reloads->latest_capacity, boundaries, sizeof *reloads->latest);
 	if (rc)
 		return rc;
@@ -105,8 +120,8 @@ int rh_reloads_find(struct rh_reloads *reloads, const struct rh_boundary_walk *w
 	rc = rh_boundary_walk(&own);
 	if (rc)
 		return rc;
-	rc = give_records(reloads);
-	return rc ? rc : count_writes(reloads);
+	give_records(reloads);
+	return count_writes(reloads);
 }
 
 const struct rh_reload_access *rh_reloads_next(struct rh_reloads *reloads, int is_write, enum rh_boundary_kind kind, int layer,
@@ -128,7 +143,6 @@ void rh_reloads_free(struct rh_reloads *reloads)
 	rh_free(reloads->write);
 	rh_free(reloads->reload);
 	rh_free(reloads->latest);
-	rh_free(reloads->free_record);
 	rh_free(reloads->of_step);
 	rh_free(reloads->stream);
 	rh_free(reloads->round);

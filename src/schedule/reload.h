@@ -2,11 +2,20 @@
  *
  * Boundaries go into a ring of W = `write_buffers` host buffers, in the program's order: write n overwrites write n - W. A read of a
  * boundary that is still in the ring takes it from there. Any later read is a reload: the boundary goes to NVMe as well, and each reload
- * brings it back through a second ring, in the program's order. */
+ * brings it back through a second ring, in the program's order.
+ *
+ * Records on NVMe are of sizes: of a boundary as it is or of its copy in 8 bits, and of chunks of each class. */
 #ifndef RH_SCHEDULE_RELOAD_H
 #define RH_SCHEDULE_RELOAD_H
 
 #include "schedule/boundary.h"
+
+enum { RH_RECORD_SIZES = 2 * RH_CHUNK_CLASSES };
+/* classes: NULL or of one class where rows are whole, or all chunks are as long. */
+static inline int rh_record_size(enum rh_boundary_kind kind, const struct rh_chunk_classes *classes, int64_t chunk)
+{
+	return (kind == RH_BOUNDARY_NARROW ? RH_CHUNK_CLASSES : 0) + (classes && classes->count > 1 ? classes->of_chunk[chunk] : 0);
+}
 
 /* A read or write of the program, in its order. */
 struct rh_reload_access {
@@ -17,8 +26,9 @@ struct rh_reload_access {
 };
 
 struct rh_reload_write {
-	int record;  /* on NVMe, from 0; -1: it is not written there */
-	int reloads; /* scratch: reloads that are still to be made */
+	int record;          /* on NVMe, from 0 among those of its size; -1: it is not written there */
+	int size;            /* rh_record_size */
+	int reloads, unused; /* scratch: reloads that are still to be made; another write whose record is free */
 };
 
 /* More than 20 members: arrays with their counts and capacities, which are used again from program to program. */
@@ -27,17 +37,17 @@ struct rh_reloads {
 	struct rh_reload_write *write;
 	int64_t *reload;                /* the write that each reload reads */
 	size_t accesses, writes, count; /* count: of reloads */
-	int records;                    /* on NVMe at once, at most */
+	int records[RH_RECORD_SIZES];   /* on NVMe at once, at most */
 	int64_t step_writes;            /* to NVMe, in the step that has the most */
+	int64_t size_writes[RH_RECORD_SIZES]; /* of these */
 	size_t next;                    /* of the accesses */
 	/* scratch */
 	int64_t *latest; /* (kinds, layers + 1, micro_batches): the latest write of each boundary */
-	int *free_record;
 	int64_t *of_step;
 	struct rh_reload_stream *stream;
 	struct rh_reload_slot *round;
 	int layers;
-	size_t access_capacity, write_capacity, reload_capacity, latest_capacity, free_capacity, step_capacity;
+	size_t access_capacity, write_capacity, reload_capacity, latest_capacity, step_capacity;
 	size_t streams, stream_capacity, round_capacity;
 };
 

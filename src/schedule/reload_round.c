@@ -10,6 +10,7 @@
 
 /* A boundary that a slot writes for each micro-batch. */
 struct rh_reload_stream {
+	int size;           /* of its records */
 	size_t slot, last;  /* the slot that writes it; the last slot that reads it, or the same slot if none does */
 	int64_t nth;        /* its number among the slot's writes for a micro-batch */
 	int64_t first, end; /* micro-batches whose last read is a reload */
@@ -40,7 +41,10 @@ static int note(void *context, const struct rh_boundary_access *access)
 		return rc;
 	*at = (int64_t)reloads->streams;
 	reloads->stream[reloads->streams++] =
-	        (struct rh_reload_stream){.slot = access->slot, .last = access->slot, .nth = reloads->round[access->slot].writes++};
+	        (struct rh_reload_stream){.size = rh_record_size(access->kind, NULL, 0),
+	                                  .slot = access->slot,
+	                                  .last = access->slot,
+	                                  .nth = reloads->round[access->slot].writes++};
 	return 0;
 }
 
@@ -86,18 +90,18 @@ static int is_reloaded(const struct rh_reload_stream *stream, int64_t m, int64_t
 	return m >= stream->first && m < stream->end;
 }
 
-/* Counts the records in use while a slot runs. Each micro-batch frees the records that it reads last, then takes one for each boundary that
- * it writes and that is reloaded. Updates *in_use and *most. */
-static void run_slot(struct rh_reloads *reloads, size_t s, int64_t micro_batches, int64_t *in_use, int64_t *most)
+/* Counts the records of a size that are in use while a slot runs. Each micro-batch frees the records that it reads last, then takes one for
+ * each boundary that it writes and that is reloaded. Updates *in_use and *most. */
+static void run_slot(struct rh_reloads *reloads, size_t s, int size, int64_t micro_batches, int64_t *in_use, int64_t *most)
 {
 	const struct rh_reload_slot *slot = &reloads->round[s];
 	for (int64_t m = 0, until; m < micro_batches; m = until) {
 		int64_t more = 0;
 		until = micro_batches;
 		for (int64_t i = slot->streams_before; i < slot->streams_before + slot->writes; i++)
-			more += is_reloaded(&reloads->stream[i], m, &until);
+			more += reloads->stream[i].size == size && is_reloaded(&reloads->stream[i], m, &until);
 		for (int64_t i = slot->read; i >= 0; i = reloads->stream[i].next)
-			more -= is_reloaded(&reloads->stream[i], m, &until);
+			more -= reloads->stream[i].size == size && is_reloaded(&reloads->stream[i], m, &until);
 		*in_use += more * (until - m);
 		*most = rh_max(*most, *in_use);
 		*most = rh_max(*most, *in_use - more * (until - m) + more);
@@ -108,12 +112,13 @@ int rh_reloads_count_round(struct rh_reloads *reloads, const struct rh_boundary_
 {
 	size_t slots = walk->program->slots, places = (size_t)(RH_BOUNDARY_KINDS * (walk->layers + 1));
 	struct rh_boundary_walk own = *walk;
-	int64_t in_use = 0, most = 0;
 	own.access = note;
 	own.context = reloads;
 	reloads->layers = walk->layers + 1;
 	reloads->streams = 0;
 	reloads->step_writes = 0;
+	memset(reloads->records, 0, sizeof reloads->records);
+	memset(reloads->size_writes, 0, sizeof reloads->size_writes);
 	int rc = rh_grow(&reloads->latest, &reloads->latest_capacity, places, sizeof *reloads->latest);
 	if (!rc)
 		rc = rh_grow(&reloads->round, &reloads->round_capacity, slots, sizeof *reloads->round);
@@ -126,11 +131,16 @@ int rh_reloads_count_round(struct rh_reloads *reloads, const struct rh_boundary_
 		return rc;
 	number_slots(reloads, slots, micro_batches);
 	for (size_t i = 0; i < reloads->streams; i++) {
-		find_reloaded(reloads, &reloads->stream[i], micro_batches, write_buffers);
-		reloads->step_writes += reloads->stream[i].end - reloads->stream[i].first;
+		struct rh_reload_stream *stream = &reloads->stream[i];
+		find_reloaded(reloads, stream, micro_batches, write_buffers);
+		reloads->step_writes += stream->end - stream->first;
+		reloads->size_writes[stream->size] += stream->end - stream->first;
 	}
-	for (size_t s = 0; s < slots; s++)
-		run_slot(reloads, s, micro_batches, &in_use, &most);
-	reloads->records = (int)rh_min(most, INT_MAX / 4);
+	for (int size = 0; size < RH_RECORD_SIZES; size += RH_CHUNK_CLASSES) {
+		int64_t in_use = 0, most = 0;
+		for (size_t s = 0; s < slots; s++)
+			run_slot(reloads, s, size, micro_batches, &in_use, &most);
+		reloads->records[size] = (int)rh_min(most, INT_MAX / 4);
+	}
 	return 0;
 }

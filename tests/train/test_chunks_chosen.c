@@ -208,6 +208,30 @@ static void test_chunks_keep_several_devices_busy(void **state)
 	scratch_close(&scratch);
 }
 
+/* Records on NVMe are as long as the chunk that they are for, and those of inputs in 8 bits half as long. */
+static void test_records_take_what_is_in_them(void **state)
+{
+	(void)state;
+	static const double all = 262144.0 * 4096 * 2 * 31; /* bytes of the layers' inputs in bf16 */
+	struct scratch scratch;
+	double bytes[2];
+	scratch_open(&scratch);
+	for (int narrow = 0; narrow < 2; narrow++) {
+		struct ran ran = run_line(
+		        &scratch,
+		        "plan examples/models/llama-3.1-8b.yaml --use_peft true --hardware rtx4090x1 --max_ram 64GiB --max_length 262144 "
+		        "--per_device_train_batch_size 1 --gradient_accumulation_steps 1 --sequence_chunk 16384 --spill activations "
+		        "--nvme_dirs /tmp --max_nvme 2TB --saved_dtype %s --json",
+		        narrow ? "fp8" : "dtype");
+		assert_int_equal(ran.status, 0);
+		bytes[narrow] = number_of(strstr(ran.out, "\"nvme\":{"), "used_bytes");
+		run_free(&ran);
+	}
+	print_message("256K tokens: %.1f GB on NVMe, %.1f in 8 bits, of %.1f\n", bytes[0] / 1e9, bytes[1] / 1e9, all / 1e9);
+	assert_true(bytes[0] < 1.15 * all && bytes[1] < 0.6 * bytes[0]);
+	scratch_close(&scratch);
+}
+
 /* Whole rows and chunks whose attention takes seconds: no launch of it takes more than RH_LAUNCH_MOST_S. */
 static void test_no_launch_takes_long(void **state)
 {
@@ -241,6 +265,7 @@ int main(void)
 	        cmocka_unit_test(test_a_plan_warns_of_rows_that_train_refuses_alone),
 	        cmocka_unit_test(test_a_plan_names_a_chunk_where_the_given_one_does_not_fit),
 	        cmocka_unit_test(test_chunks_keep_several_devices_busy),
+	        cmocka_unit_test(test_records_take_what_is_in_them),
 	        cmocka_unit_test(test_no_launch_takes_long),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
