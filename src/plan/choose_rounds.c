@@ -11,7 +11,6 @@
 
 enum {
 	LONG_STEP = 16000, /* micro-batches times layers: from there on fewer numbers of rounds are tried */
-	HALVINGS = 2,      /* of a device's memory, for smaller stages */
 };
 
 static const double same_time = 0.005,     /* step times closer than this share are equal */
@@ -25,7 +24,7 @@ struct choosing {
 	struct planning *planning;
 	struct candidate best; /* none while its round is 0 */
 	/* The fastest of the others, the fastest first. */
-	struct candidate other[RH_RUN_PLANS_MOST - 1];
+	struct candidate other[RH_RUN_PLANS_ALIKE - 1];
 	int others;
 	enum rh_plain plain;   /* of what is tried now */
 	int some_have_no_room; /* of what was tried, for plain matrices */
@@ -63,11 +62,11 @@ static int are_same(const struct candidate *a, const struct candidate *b)
 /* Keeps a candidate that is not the best, if it is new and among the fastest. Empties *now. */
 static void keep_other(struct choosing *at, struct candidate *now)
 {
-	enum { MOST = RH_RUN_PLANS_MOST - 1 };
+	enum { MOST = RH_RUN_PLANS_ALIKE - 1 };
 	int place = at->others, same = at->best.choice.round && are_same(&at->best, now);
 	for (int i = 0; i < at->others; i++)
 		same |= are_same(&at->other[i], now);
-	while (place > 0 && now->balanced.step_s < at->other[place - 1].balanced.step_s)
+	while (place > 0 && candidate_is_faster(now, &at->other[place - 1]))
 		place--;
 	if (same || place == MOST) {
 		candidate_free(now);
@@ -120,7 +119,8 @@ static int rank(struct choosing *at, struct candidate *now)
 	int rc = rh_balance_step(&planning->balance, &planning->stages, now->joined, &now->stages, &now->balanced);
 	if (rc)
 		return rc;
-	now->balanced.step_s = fmax(now->balanced.step_s, planning_drive_seconds(planning, now));
+	now->balanced.work_s = now->balanced.step_s;
+	now->balanced.step_s = fmax(now->balanced.work_s, planning_drive_seconds(planning, now));
 	int first = !at->best.choice.round;
 	at->some_have_no_room |= !now->stages.plain_bytes;
 	at->fastest_s = first || now->balanced.step_s < at->fastest_s ? now->balanced.step_s : at->fastest_s;
@@ -139,14 +139,14 @@ static int rank(struct choosing *at, struct candidate *now)
 	return 0;
 }
 
-/* Makes a plan with rounds of this length and ranks it. Its stages are cut for a device's memory, halved `halvings` times. Callers begin
+/* Makes a plan with rounds of this length and ranks it. Its stages are cut for `eighths` of a device's memory, 0: for all. Callers begin
  * with the rounds that need the most memory. Rounds that do not fit are skipped. */
-static int consider_smaller(struct choosing *at, int64_t round, enum cutter cutter, int halvings)
+static int consider_smaller(struct choosing *at, int64_t round, enum cutter cutter, int eighths)
 {
 	struct planning *planning = at->planning;
 	const struct choice choice = {.round = round,
 	                              .cutter = planning->cuts_by_time || cutter == CUT_EACH_LAYER ? cutter : CUT_BY_MEMORY,
-	                              .halvings = halvings,
+	                              .eighths = eighths,
 	                              .plain = at->plain,
 	                              .spill = planning->spill};
 	struct candidate now = {.cap_bytes = -1};
@@ -175,15 +175,16 @@ static int consider_packed(struct choosing *at, int64_t least)
 	return rc || !at->best.choice.round ? rc : consider(at, 1, CUT_BY_MEMORY);
 }
 
-/* Stages that take half and a quarter of a device's memory, and stages of one layer. With few micro-batches, devices wait for weights: no
- * device computes while the first stage's are uploaded, and a large stage leaves no room to upload the next one's beside it. */
+/* Stages that take a part of a device's memory. With few micro-batches devices wait for weights: no device computes while the first stage's
+ * are uploaded, and a large stage leaves no room to upload the next one's beside it. */
 static int consider_small_stages(struct choosing *at, int64_t round)
 {
-	int rc = 0;
-	for (int halvings = 1; !rc && halvings <= HALVINGS; halvings++)
-		for (int cutter = CUT_FOR_ROUNDS; !rc && cutter <= CUT_BY_MEMORY; cutter++)
-			rc = consider_smaller(at, round, (enum cutter)cutter, halvings);
-	return rc ? rc : consider(at, round, CUT_EACH_LAYER);
+	static const int of_several[] = {4, 3, 2}, of_one[] = {6, 4, 2};
+	int is_one = at->planning->stages.devices == 1, first = at->planning->cuts_by_time ? CUT_FOR_ROUNDS : CUT_BY_MEMORY, rc = 0;
+	for (int i = 0; !rc && i < 3; i++)
+		for (int cutter = first; !rc && cutter <= CUT_BY_MEMORY; cutter++)
+			rc = consider_smaller(at, round, (enum cutter)cutter, is_one ? of_one[i] : of_several[i]);
+	return rc || is_one ? rc : consider(at, round, CUT_EACH_LAYER);
 }
 
 /* Stages of few layers. On one device they leave room for the activations of more layers, and updates begin earlier; of a row in chunks
@@ -191,8 +192,9 @@ static int consider_small_stages(struct choosing *at, int64_t round)
 static int consider_layers(struct choosing *at, int64_t round, int is_short)
 {
 	const struct planning *planning = at->planning;
-	int rc = planning->cuts_by_time && is_short ? consider_small_stages(at, round) : 0;
-	if (!rc && (planning->stages.devices == 1 || planning->stages.train.chunks) && at->best.choice.round)
+	int is_one = planning->stages.devices == 1, may_be_small = planning->cuts_by_time || (is_one && !planning->stages.train.chunks);
+	int rc = may_be_small && is_short ? consider_small_stages(at, round) : 0;
+	if (!rc && (is_one || planning->stages.train.chunks) && at->best.choice.round)
 		rc = consider(at, at->best.choice.round, CUT_EACH_LAYER);
 	return rc;
 }
@@ -241,13 +243,13 @@ static int consider_shorter(struct choosing *at)
 {
 	enum { PARTS = 4 };
 	const struct planning *planning = at->planning;
-	int64_t round = at->best.choice.round;
+	int64_t round = at->best.choice.round, given = planning->request->config->round_micro_batches;
 	int makes_plain = rh_model_makes_plain(planning->request->model), rc = 0;
 	int keeps = planning->stages.devices == 1 && at->best.stages.backward_stages > 1;
-	if (!round || planning->request->config->round_micro_batches || !(keeps || (makes_plain && !at->best.stages.plain_bytes)))
+	if (!round || !(keeps || (makes_plain && !at->best.stages.plain_bytes)))
 		return 0;
 	at->plain = makes_plain ? RH_PLAIN_IN_ROOM : RH_PLAIN_ANYWHERE;
-	for (int parts = 2; !rc && parts <= PARTS && parts <= round; parts++) {
+	for (int parts = given ? 1 : 2; !rc && parts <= (given ? 1 : PARTS) && parts <= round; parts++) {
 		rc = consider(at, rh_round_count(round, parts), CUT_FOR_LONG_ROUNDS);
 		if (!rc && keeps)
 			rc = consider(at, rh_round_count(round, parts), CUT_EACH_LAYER);
@@ -323,7 +325,7 @@ static int consider_smaller_fused(struct choosing *at, int fused)
 /* The best few go behind the plans that are there. */
 static void add_plans(struct choosing *at, int few, struct candidate out[RH_RUN_PLANS_MOST], int *count)
 {
-	int room = (int)rh_min(few, RH_RUN_PLANS_MOST - *count);
+	int room = (int)rh_min(few, RH_RUN_PLANS_ALIKE - *count);
 	for (int i = -1; i < at->others; i++) {
 		struct candidate *now = i < 0 ? &at->best : &at->other[i];
 		if (room-- > 0 && now->choice.round)

@@ -114,7 +114,7 @@ static void gather(struct gathering *at, struct candidate now[RH_RUN_PLANS_MOST]
 	for (int taken = 0; taken < count; taken++) {
 		int best = -1;
 		for (int i = 0; i < count; i++)
-			if (!is_taken[i] && (best < 0 || now[i].balanced.step_s < now[best].balanced.step_s))
+			if (!is_taken[i] && (best < 0 || candidate_is_faster(&now[i], &now[best])))
 				best = i;
 		is_taken[best] = 1;
 		if (now[best].bytes.nvme <= at->nvme_most) {
@@ -144,7 +144,7 @@ static void put_fastest_first(struct gathering *at)
 /* Searches with these kinds, of frozen weights at most a share. *stops: trying more of them is of no use. */
 static int try_share(struct gathering *at, int tried, int share, int *stops)
 {
-	enum { FEW = 3, FEW_IN_MEMORY = 6 };
+	enum { FEW = 5, FEW_IN_MEMORY = 12 };
 	struct planning *planning = at->planning;
 	struct candidate now[RH_RUN_PLANS_MOST];
 	int count = 0;

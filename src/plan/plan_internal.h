@@ -28,7 +28,7 @@ enum saves { SAVES_NONE, SAVES_FITTING, SAVES_HALF, SAVES_ALL, SAVES };
 struct choice {
 	int64_t round; /* micro-batches in a round */
 	enum cutter cutter;
-	int halvings;    /* how often a device's memory is halved before stages are cut for it; 0: they may take all of it */
+	int eighths;     /* of a device's memory, that stages may take; 0: all of it */
 	int fused;       /* with CUT_BELOW_FUSED: the fused stage's first layer */
 	enum saves saves;
 	int stages_most; /* most stages that host memory allows; 0: any number */
@@ -89,6 +89,12 @@ static inline const struct rh_boxes *planning_boxes(const struct planning *plann
 int planning_allowed_stages(const struct planning *planning, const struct candidate *candidate);
 
 void candidate_free(struct candidate *candidate);
+/* By the recurrence; where drives take longer than both, the one with less other work is. */
+static inline int candidate_is_faster(const struct candidate *a, const struct candidate *b)
+{
+	const struct rh_balanced *x = &a->balanced, *y = &b->balanced;
+	return x->step_s < y->step_s || (x->step_s <= y->step_s && x->work_s < y->work_s);
+}
 /* Writes what follows from a choice, rounds and tiers, into the options. */
 void planning_apply(struct planning *planning, const struct choice *choice);
 /* Plans a choice within every budget. *out is zeroed, or the result of an earlier call that spilled other kinds: stages that stay the same

@@ -92,7 +92,7 @@ static int make_stages(struct planning *planning, int64_t cap, struct candidate 
 	rh_stage_plan_free(&candidate->stages);
 	candidate->cap_bytes = -1;
 	candidate->balanced = (struct rh_balanced){0};
-	request.device_cap_bytes = cap >> candidate->choice.halvings;
+	request.device_cap_bytes = candidate->choice.eighths ? cap / 8 * candidate->choice.eighths : cap;
 	request.small_stages = candidate->choice.cutter == CUT_EACH_LAYER;
 	request.plain = candidate->choice.plain;
 	request.stages_most = candidate->choice.cutter == CUT_BY_MEMORY ? candidate->choice.stages_most : 0;

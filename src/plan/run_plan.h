@@ -103,7 +103,8 @@ struct rh_run_request {
 
 /* A step as the slot recurrence predicts it (partition/waves.h). The recurrence leaves out the optimizer's update. */
 struct rh_balanced {
-	double step_s; /* 0: not known */
+	double step_s; /* 0: not known. What drives take at least counts */
+	double work_s; /* the same without drives */
 	double idle;   /* share of the devices' time */
 	int packed;    /* the model has too many layers for a search (RH_PARTITION_LAYERS_MOST): stages are packed by memory alone */
 };
@@ -121,7 +122,7 @@ struct rh_run_plan {
 };
 
 /* Several plans for one request, each within its budgets. */
-enum { RH_RUN_PLANS_MOST = 12 };
+enum { RH_RUN_PLANS_MOST = 24, RH_RUN_PLANS_ALIKE = 12 }; /* ALIKE: with the same kinds on NVMe */
 struct rh_run_plans {
 	struct rh_run_plan plan[RH_RUN_PLANS_MOST]; /* [0] is the recurrence's choice; the others follow, fastest first */
 	int count;

@@ -10,7 +10,9 @@
 
 enum { PAIRS = 40, PAIRS_LONG = 500, HAND = 4 /* of so many pairs, one is tried with its rounds given by hand */ };
 
-static const double apart_most = 0.01;
+/* With `spill: auto` the planner gives up 2 % for a plan without drives, and searches fewer plans of each set of kinds. By hand other plans
+ * are compared, a little. */
+static const double apart_most = 0.01, apart_of_auto = 0.02, apart_by_hand = 0.02;
 
 struct machine {
 	const char *name;
@@ -81,35 +83,41 @@ static void draw(uint64_t *seed, const struct machine *machine, const char *shap
 		add(line, " --use-peft true --lora-target-modules all-linear");
 }
 
-/* Tokens/s with this much of a budget; 0: the run does not fit. *round: micro-batches in a round. */
-static double predict(const char *run, const char *key, int64_t mib, int64_t *round)
+struct said {
+	double speed; /* tokens/s; 0: the run does not fit */
+	int64_t round, nvme_bytes;
+};
+
+static struct said predict(const char *run, const char *key, int64_t mib)
 {
 	char line[PREDICT_LINE];
 	struct rh_forecast is = {0};
 	snprintf(line, sizeof line, "%s %s %lldMiB", run, key, (long long)mib);
 	int rc = predict_words(line, &is);
-	double speed = rc ? 0 : is.tokens_per_second;
-	*round = is.round_micro_batches;
+	struct said said = {.speed = rc ? 0 : is.tokens_per_second, .round = is.round_micro_batches, .nvme_bytes = is.nvme_bytes};
 	rh_forecast_free(&is);
-	return speed;
+	return said;
 }
 
-static int is_slower(const char *run, const char *key, int64_t less, double slow, int64_t more, double fast)
+/* What fits host memory is not written to drives, even where their update would be faster than the memory's. */
+static int is_slower(const char *run, const char *key, int64_t less, struct said slow, int64_t more, struct said fast)
 {
-	if (slow <= 0 || fast >= slow * (1 - apart_most))
+	double most = strstr(run, "--spill auto") ? apart_of_auto : apart_most;
+	int needs_none = slow.nvme_bytes > 0 && fast.speed > 0 && !fast.nvme_bytes;
+	if (slow.speed <= 0 || needs_none || fast.speed >= slow.speed * (1 - most))
 		return 0;
-	print_error("plan %s %s: %lld MiB %.1f tokens/s, %lld MiB %.1f\n", run, key, (long long)less, slow, (long long)more, fast);
+	print_error("plan %s %s: %lld MiB %.1f tokens/s, %lld MiB %.1f\n", run, key, (long long)less, slow.speed, (long long)more,
+	            fast.speed);
 	return 1;
 }
 
 /* 1: the rounds that were chosen give another speed when they are named. */
-static int differs_by_hand(const char *run, const char *key, int64_t mib, double speed, int64_t round)
+static int differs_by_hand(const char *run, const char *key, int64_t mib, struct said by_itself)
 {
 	char line[PREDICT_LINE];
-	int64_t same;
-	snprintf(line, sizeof line, "%s --round-micro-batches %lld", run, (long long)round);
-	double by_hand = predict(line, key, mib, &same);
-	if (by_hand >= speed * (1 - apart_most) && by_hand <= speed * (1 + apart_most))
+	snprintf(line, sizeof line, "%s --round-micro-batches %lld", run, (long long)by_itself.round);
+	double by_hand = predict(line, key, mib).speed, speed = by_itself.speed;
+	if (by_hand >= speed * (1 - apart_by_hand) && by_hand <= speed * (1 + apart_by_hand))
 		return 0;
 	print_error("plan %s %s %lldMiB: %.1f tokens/s, by itself %.1f\n", line, key, (long long)mib, by_hand, speed);
 	return 1;
@@ -129,7 +137,7 @@ static void test_more_memory_is_never_slower(void **state)
 		const struct machine *machine = &machines[pick(&seed, sizeof machines / sizeof *machines)];
 		char run[PREDICT_LINE];
 		draw(&seed, machine, shape, run);
-		int64_t ram = (int64_t)machine->ram_gib << 10, round, same;
+		int64_t ram = (int64_t)machine->ram_gib << 10;
 		int kind = (int)pick(&seed, 5), which = kind > 2 ? kind - 3 : kind, spills = kind > 1;
 		int64_t most = which == 0 ? (int64_t)machine->vram_gib << 10 : which == 1 ? ram : (int64_t)500 << 10;
 		int64_t less = most / 8 + pick(&seed, most * 7 / 8), more = less + 1 + pick(&seed, most - less);
@@ -137,12 +145,12 @@ static void test_more_memory_is_never_slower(void **state)
 			add(run, " --spill auto --nvme-dirs /tmp%s", which == 2 ? "" : " --max-nvme 1TiB");
 		if (spills && which != 1)
 			add(run, " --max-ram %lldMiB", (long long)(ram / 8 + pick(&seed, ram / 2)));
-		double slow = predict(run, keys[which], less, &round), fast = predict(run, keys[which], more, &same);
-		fitting += slow > 0;
-		faster += fast > slow * (1 + apart_most);
+		struct said slow = predict(run, keys[which], less), fast = predict(run, keys[which], more);
+		fitting += slow.speed > 0;
+		faster += fast.speed > slow.speed * (1 + apart_most);
 		faults += is_slower(run, keys[which], less, slow, more, fast);
-		if (slow > 0 && i % HAND == 0)
-			faults += differs_by_hand(run, keys[which], less, slow, round);
+		if (slow.speed > 0 && !spills && i % HAND == 0)
+			faults += differs_by_hand(run, keys[which], less, slow);
 	}
 	assert_int_equal(unlink(shape), 0);
 	printf("%d pairs, %d that fit in less, %d faster with more\n", pairs, fitting, faster);
