@@ -2,18 +2,10 @@
  * six with a window and a rotary table of their own; embeddings scaled by the root of their width, and tied. */
 #include "model/families/families.h"
 
-#define LAYER_NAMES                                                                                                                        \
-	.norm = {"input_layernorm", "pre_feedforward_layernorm", "post_attention_layernorm", "post_feedforward_layernorm"},                \
-	.attention = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"},                                     \
-	.mlp = {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}
+#define LAYER_NAMES RH_FOUR_NORMS, RH_QKVO_NAMES, RH_GATED_NAMES
 
-static const struct rh_family_names names = {
-        .embedding = "model.embed_tokens", .layers = "model.layers.", .final_norm = "model.norm", .head = "lm_head", LAYER_NAMES};
-static const struct rh_family_names wrapped_names = {.embedding = "model.language_model.embed_tokens",
-                                                     .layers = "model.language_model.layers.",
-                                                     .final_norm = "model.language_model.norm",
-                                                     .head = "lm_head",
-                                                     LAYER_NAMES};
+static const struct rh_family_names names = {RH_NAMES_ALONE, LAYER_NAMES};
+static const struct rh_family_names wrapped_names = {RH_NAMES_INSIDE, LAYER_NAMES};
 
 /* The models of 4B and more also see. */
 static const struct rh_family_wrapper wrapper = {"Gemma3ForConditionalGeneration", "gemma3", &wrapped_names};

@@ -4,19 +4,13 @@
  * embeddings scaled by the root of their width. Some have experts beside each layer's MLP, chosen by a linear. */
 #include "model/families/families.h"
 
+#define MLP_NAMES .mlp = {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "router.proj"}
 #define LAYER_NAMES                                                                                                                        \
-	.norm = {"input_layernorm", "pre_feedforward_layernorm", "post_attention_layernorm", "post_feedforward_layernorm"},                \
-	.attention = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"},                                     \
-	.mlp = {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "router.proj"}, .experts = "experts",                                     \
-	.experts_gate_up = "experts.gate_up_proj", .experts_down = "experts.down_proj", .layer_scalar = "layer_scalar"
+	RH_FOUR_NORMS, RH_QKVO_NAMES, MLP_NAMES, .experts = "experts", .experts_gate_up = "experts.gate_up_proj",                          \
+	                                         .experts_down = "experts.down_proj", .layer_scalar = "layer_scalar"
 
-static const struct rh_family_names names = {
-        .embedding = "model.embed_tokens", .layers = "model.layers.", .final_norm = "model.norm", .head = "lm_head", LAYER_NAMES};
-static const struct rh_family_names wrapped_names = {.embedding = "model.language_model.embed_tokens",
-                                                     .layers = "model.language_model.layers.",
-                                                     .final_norm = "model.language_model.norm",
-                                                     .head = "lm_head",
-                                                     LAYER_NAMES};
+static const struct rh_family_names names = {RH_NAMES_ALONE, LAYER_NAMES};
+static const struct rh_family_names wrapped_names = {RH_NAMES_INSIDE, LAYER_NAMES};
 
 /* The published models also see. */
 static const struct rh_family_wrapper wrapper = {"Gemma4ForConditionalGeneration", "gemma4", &wrapped_names};

@@ -2,15 +2,9 @@
  * window in every second layer; YaRN. */
 #include "model/families/families.h"
 
-static const struct rh_family_names names = {.embedding = "model.embed_tokens",
-                                             .layers = "model.layers.",
-                                             .final_norm = "model.norm",
-                                             .head = "lm_head",
-                                             .norm = {"input_layernorm", "post_attention_layernorm"},
-                                             .attention = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"},
-                                             .router = "mlp.router",
-                                             .experts_gate_up = "mlp.experts.gate_up_proj",
-                                             .experts_down = "mlp.experts.down_proj"};
+static const struct rh_family_names names = {
+        RH_NAMES_ALONE,         .norm = {"input_layernorm", "post_attention_layernorm"}, RH_QKVO_NAMES,
+        .router = "mlp.router", .experts_gate_up = "mlp.experts.gate_up_proj",           .experts_down = "mlp.experts.down_proj"};
 
 const struct rh_family family_gpt_oss = {.architecture = "GptOssForCausalLM",
                                          .model_type = "gpt_oss",

@@ -4,12 +4,7 @@
 
 #define MULTIPLIERS "attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"
 
-static const struct rh_family_names names = {.embedding = "model.embed_tokens",
-                                             .layers = "model.layers.",
-                                             .final_norm = "model.norm",
-                                             .head = "lm_head",
-                                             .norm = {"input_layernorm", "post_attention_layernorm"},
-                                             .attention = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"},
+static const struct rh_family_names names = {RH_NAMES_ALONE, .norm = {"input_layernorm", "post_attention_layernorm"}, RH_QKVO_NAMES,
                                              .mlp = {"shared_mlp.input_linear", NULL, "shared_mlp.output_linear"}};
 
 const struct rh_family family_granite = {

@@ -1,16 +1,9 @@
 /* Llama: RMSNorm, rotary attention, SwiGLU. */
 #include "model/families/families.h"
 
-const struct rh_family_names family_names_llama = {
-        .embedding = "model.embed_tokens",
-        .layers = "model.layers.",
-        .final_norm = "model.norm",
-        .head = "lm_head",
-        .norm = {"input_layernorm", "post_attention_layernorm"},
-        .attention = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"},
-        .mlp = {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"},
-        .router = "mlp.gate",
-        .experts = "mlp.experts"};
+const struct rh_family_names family_names_llama = {RH_NAMES_ALONE,       .norm = {"input_layernorm", "post_attention_layernorm"},
+                                                   RH_QKVO_NAMES,        RH_GATED_NAMES,
+                                                   .router = "mlp.gate", .experts = "mlp.experts"};
 
 const struct rh_family family_llama = {
         .architecture = "LlamaForCausalLM",

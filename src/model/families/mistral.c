@@ -1,14 +1,8 @@
 /* Mistral: Llama with an attention window in every layer. Ministral 3: queries that grow with their positions, and mostly no window. */
 #include "model/families/families.h"
 
-static const struct rh_family_names wrapped_names = {
-        .embedding = "model.language_model.embed_tokens",
-        .layers = "model.language_model.layers.",
-        .final_norm = "model.language_model.norm",
-        .head = "lm_head",
-        .norm = {"input_layernorm", "post_attention_layernorm"},
-        .attention = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"},
-        .mlp = {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}};
+static const struct rh_family_names wrapped_names = {RH_NAMES_INSIDE, .norm = {"input_layernorm", "post_attention_layernorm"},
+                                                     RH_QKVO_NAMES, RH_GATED_NAMES};
 
 /* Mistral Small 3.1 and later, and Ministral 3, also see. */
 static const struct rh_family_wrapper wrapper = {"Mistral3ForConditionalGeneration", "mistral3", &wrapped_names};

@@ -3,13 +3,9 @@
 #include "model/families/families.h"
 
 static const struct rh_family_names names = {
-        .embedding = "model.embed_tokens",
-        .layers = "model.layers.",
-        .final_norm = "model.norm",
-        .head = "lm_head",
+        RH_NAMES_ALONE,
         .norm = {[2] = "post_attention_layernorm", [3] = "post_feedforward_layernorm"}, /* RH_NORM_AFTER_MIXER and AFTER_MLP */
-        .attention = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"},
-        .mlp = {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}};
+        RH_QKVO_NAMES, RH_GATED_NAMES};
 
 const struct rh_family family_olmo2 = {
         .architecture = "Olmo2ForCausalLM",

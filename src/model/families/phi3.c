@@ -1,11 +1,7 @@
 /* Phi-3 and Phi-4: Llama with q, k and v in one matrix and gate and up in another, LongRoPE, and heads that may be rotated in part. */
 #include "model/families/families.h"
 
-static const struct rh_family_names names = {.embedding = "model.embed_tokens",
-                                             .layers = "model.layers.",
-                                             .final_norm = "model.norm",
-                                             .head = "lm_head",
-                                             .norm = {"input_layernorm", "post_attention_layernorm"},
+static const struct rh_family_names names = {RH_NAMES_ALONE, .norm = {"input_layernorm", "post_attention_layernorm"},
                                              .attention = {"self_attn.qkv_proj", NULL, NULL, "self_attn.o_proj"},
                                              .mlp = {"mlp.gate_up_proj", NULL, "mlp.down_proj"}};
 

@@ -3,23 +3,19 @@
 #include "model/families/families.h"
 
 #define LAYER_NAMES                                                                                                                        \
-	.norm = {"input_layernorm", "post_attention_layernorm"},                                                                           \
-	.attention = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"},                                     \
+	.norm = {"input_layernorm", "post_attention_layernorm"}, RH_QKVO_NAMES,                                                            \
 	.delta = {"linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.in_proj_b", "linear_attn.in_proj_a",                    \
 	          "linear_attn.out_proj"},                                                                                                 \
 	.conv = "linear_attn.conv1d", .a_log = "linear_attn.A_log", .dt_bias = "linear_attn.dt_bias", .gated_norm = "linear_attn.norm"
-#define OWN_NAMES .embedding = "model.embed_tokens", .layers = "model.layers.", .final_norm = "model.norm", .head = "lm_head", LAYER_NAMES
-#define WRAPPED_NAMES                                                                                                                      \
-	.embedding = "model.language_model.embed_tokens", .layers = "model.language_model.layers.",                                        \
-	.final_norm = "model.language_model.norm", .head = "lm_head", LAYER_NAMES
-#define MLP_NAMES .mlp = {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}
 #define EXPERTS_NAMES                                                                                                                      \
 	.mlp = {"mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj", "mlp.shared_expert.down_proj", "mlp.shared_expert_gate"},      \
 	.router = "mlp.gate", .experts = "mlp.experts", .experts_gate_up = "mlp.experts.gate_up_proj",                                     \
 	.experts_down = "mlp.experts.down_proj"
 
-static const struct rh_family_names names = {OWN_NAMES, MLP_NAMES}, wrapped_names = {WRAPPED_NAMES, MLP_NAMES};
-static const struct rh_family_names moe_names = {OWN_NAMES, EXPERTS_NAMES}, wrapped_moe_names = {WRAPPED_NAMES, EXPERTS_NAMES};
+static const struct rh_family_names names = {RH_NAMES_ALONE, LAYER_NAMES, RH_GATED_NAMES};
+static const struct rh_family_names wrapped_names = {RH_NAMES_INSIDE, LAYER_NAMES, RH_GATED_NAMES};
+static const struct rh_family_names moe_names = {RH_NAMES_ALONE, LAYER_NAMES, EXPERTS_NAMES};
+static const struct rh_family_names wrapped_moe_names = {RH_NAMES_INSIDE, LAYER_NAMES, EXPERTS_NAMES};
 
 /* The published models also see. */
 static const struct rh_family_wrapper wrapper = {"Qwen3_5ForConditionalGeneration", "qwen3_5", &wrapped_names};
