@@ -147,6 +147,9 @@ static int write_all(struct writer *writer)
 	if (!rc && !(writer->lora.peft.lora_alpha > 0))
 		rc = rh_fail(-EINVAL, "%s: lora_alpha is %g; llama.cpp needs one above 0", writer->wanted->adapter,
 		             writer->lora.peft.lora_alpha);
+	if (!rc && writer->lora.peft.use_dora)
+		rc = rh_fail(-EINVAL, "%s: use_dora: a GGUF adapter cannot hold its lora_magnitude_vector; merge it into the model",
+		             writer->wanted->adapter);
 	for (size_t i = 0; !rc && i < entries->count; i++) {
 		rc = lora_find(&writer->lora, &writer->source->config, &entries->entry[i], &pair);
 		if (!rc && pair.kind != LORA_OWN && pair.rank)

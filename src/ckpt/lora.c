@@ -49,6 +49,7 @@ void lora_close(struct lora *lora)
 	for (int i = 0; i < 3; i++) {
 		rh_free(lora->read[i].a);
 		rh_free(lora->read[i].b);
+		rh_free(lora->read[i].magnitude);
 	}
 	*lora = (struct lora){0};
 }
@@ -74,6 +75,11 @@ static int take_pair(const struct lora *lora, const char *module, const char *ta
 		             (long long)(a->shape[0] / out->experts));
 	if (rc)
 		return rc;
+	snprintf(name, sizeof name, "base_model.model.%.400s.lora_magnitude_vector", module);
+	const struct rh_safetensor *magnitude = lora->peft.use_dora ? rh_safetensors_find(lora->file, name) : NULL;
+	if (lora->peft.use_dora && (!magnitude || magnitude->rank != 1 || magnitude->shape[0] != outputs))
+		return rh_fail(-EINVAL, "%s: use_dora: the file lacks %s, or it is not %lld numbers long", lora->dir, name, (long long)outputs);
+	out->magnitude = magnitude;
 	out->a = a;
 	out->b = b;
 	out->rank = r;
@@ -218,8 +224,12 @@ int lora_read(struct lora *lora, const struct lora_pair *pair)
 		rc = read_factor(lora, pair->a, to->a);
 	if (!rc)
 		rc = read_factor(lora, pair->b, to->b);
+	if (!rc && pair->magnitude)
+		rc = rh_grow(&to->magnitude, &to->magnitude_capacity, (size_t)pair->outputs, sizeof(float));
+	if (!rc && pair->magnitude)
+		rc = read_elements(lora, pair->magnitude, 0, pair->outputs, to->magnitude);
 	to->of = rc ? NULL : pair->a;
-	lora->used += 2;
+	lora->used += 2 + (pair->magnitude != NULL);
 	return rc;
 }
 

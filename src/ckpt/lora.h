@@ -14,7 +14,8 @@ struct lora {
 	struct lora_factors {
 		const struct rh_safetensor *of; /* A's tensor; NULL: nothing yet */
 		float *a, *b;                   /* (experts * rank, cols) and (outputs, rank * experts) */
-		size_t a_capacity, b_capacity;
+		float *magnitude;               /* (outputs) of DoRA, else NULL */
+		size_t a_capacity, b_capacity, magnitude_capacity;
 	} read[3]; /* by enum lora_kind: an expert's weights take turns */
 };
 
@@ -22,7 +23,7 @@ struct lora {
 enum lora_kind { LORA_OWN, LORA_GATE_UP, LORA_DOWN };
 
 struct lora_pair {
-	const struct rh_safetensor *a, *b;
+	const struct rh_safetensor *a, *b, *magnitude; /* magnitude: DoRA's, which rows of the sum have as norms; else NULL */
 	int64_t rank; /* 0: the adapter does not touch this weight */
 	double scale; /* of B A */
 	enum lora_kind kind;

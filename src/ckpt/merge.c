@@ -13,6 +13,7 @@
 #include "core/pool.h"
 #include "core/text.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,7 +42,7 @@ static int find_factors(struct merger *merger, const struct source_entry *entry,
 	return rc || !pair->rank ? rc : lora_read(&merger->lora, pair);
 }
 
-/* values (cols) += scale * B[row] A */
+/* values (cols) += scale * B[row] A; with DoRA the sum gets the row's magnitude as its norm */
 static void add_row(const struct merger *merger, const struct lora_pair *pair, int64_t row, int64_t cols, float *values)
 {
 	const struct lora_factors *factors = &merger->lora.read[pair->kind];
@@ -53,6 +54,14 @@ static void add_row(const struct merger *merger, const struct lora_pair *pair, i
 		for (int64_t i = 0; i < cols; i++)
 			values[i] += factor * a[i];
 	}
+	if (!pair->magnitude)
+		return;
+	double squares = 0;
+	for (int64_t i = 0; i < cols; i++)
+		squares += (double)values[i] * (double)values[i];
+	float factor = (float)((double)factors->magnitude[output] / sqrt(squares));
+	for (int64_t i = 0; i < cols; i++)
+		values[i] *= factor;
 }
 
 /* Which row of Hugging Face's order is written at `row`. */

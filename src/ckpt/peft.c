@@ -30,9 +30,8 @@ static int is_set(const json_t *value)
 static int refuse_features(const json_t *json, const char *where)
 {
 	static const char *const keys[] = {
-	        "use_dora",      "layers_pattern", "layer_replication",       "lora_bias",   "trainable_token_indices",
-	        "use_qalora",    "use_bdlora",     "alora_invocation_tokens", "kasa_config", "monteclora_config",
-	        "velora_config", "arrow_config",   "megatron_config"};
+	        "layers_pattern",    "layer_replication", "lora_bias",     "trainable_token_indices", "use_qalora",     "use_bdlora",
+	        "alora_invocation_tokens", "kasa_config", "monteclora_config", "velora_config",           "arrow_config",   "megatron_config"};
 	static const char *const starts[] = {"pissa", "olora", "corda", "loftq", "lora_ga"};
 	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
 		if (is_set(json_object_get(json, keys[i])))
@@ -190,11 +189,16 @@ static int parse(const json_t *json, const char *where, struct rh_peft_config *o
 	if (!rc)
 		rc = rh_json_bool(json, "use_rslora", where, RH_JSON_OPTIONAL, &out->use_rslora);
 	if (!rc)
+		rc = rh_json_bool(json, "use_dora", where, RH_JSON_OPTIONAL, &out->use_dora);
+	if (!rc)
 		rc = rh_json_string(json, "base_model_name_or_path", where, RH_JSON_OPTIONAL, &base);
 	if (!rc && base && !(out->base_model_name_or_path = rh_strdup(base)))
 		rc = -ENOMEM;
 	if (!rc)
 		rc = parse_names(json, "target_parameters", where, &out->parameter, &out->parameters);
+	if (!rc && out->use_dora && out->parameters)
+		rc = rh_fail(-EINVAL, "%s: 'use_dora' is of modules, and 'target_parameters' names parameters of experts; PEFT has no DoRA of these",
+		             where);
 	if (!rc)
 		rc = parse_names(json, "modules_to_save", where, &out->saved, &out->saves);
 	if (!rc)

@@ -8,7 +8,7 @@
 struct rh_peft_config {
 	int64_t r;
 	double lora_alpha, lora_dropout;
-	int use_rslora;
+	int use_rslora, use_dora;
 	char **target; /* names, or one regular expression; none with all_linear */
 	size_t targets;
 	int target_is_pattern, all_linear;
@@ -33,7 +33,7 @@ struct rh_peft_config {
 	const char *init; /* "gaussian", "false" or NULL, PEFT's default: how it began. Written, not read */
 };
 
-/* Reads dir/adapter_config.json. -EINVAL: use_dora, bias other than "none", other peft_types, and every other feature that
+/* Reads dir/adapter_config.json. -EINVAL: bias other than "none", other peft_types, and every other feature that
  * would change what the adapter computes; a pattern that is no regular expression. *out is freed with rh_peft_config_free. */
 int rh_peft_config_load(const char *dir, struct rh_peft_config *out) RH_MUST;
 void rh_peft_config_free(struct rh_peft_config *config);

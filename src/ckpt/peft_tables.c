@@ -159,6 +159,8 @@ static int take_factors(struct rh_peft_tables *tables, struct table *table, int6
 		               table->module);
 	if (!table->a)
 		return 0;
+	if (tables->peft->use_dora)
+		return rh_fail(-EINVAL, "%s: use_dora with factors on %s is not supported", tables->dir, table->module);
 	int64_t divisor; /* of the head's own name, also where its factors are as many as the embedding's */
 	rc = rh_peft_module(tables->peft, target, &table->rank, &alpha);
 	if (!rc)

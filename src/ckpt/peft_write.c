@@ -99,8 +99,8 @@ int rh_peft_config_save(const struct rh_peft_config *config, const char *dir)
 	                  "monteclora_config", "peft_type", "LORA", "qalora_group_size", 16, "r", (json_int_t)config->r, "rank_pattern",
 	                  overrides_json(config->rank_override, config->rank_overrides), "revision", "target_modules", targets_json(config),
 	                  "target_parameters", config->parameters ? names_json(config->parameter, config->parameters) : json_null(),
-	                  "task_type", *task ? json_string(task) : json_null(), "trainable_token_indices", "use_bdlora", "use_dora", 0,
-	                  "use_qalora", 0, "use_rslora", config->use_rslora, "velora_config");
+	                  "task_type", *task ? json_string(task) : json_null(), "trainable_token_indices", "use_bdlora", "use_dora",
+	                  config->use_dora, "use_qalora", 0, "use_rslora", config->use_rslora, "velora_config");
 	char *path = rh_path_join(dir, "adapter_config.json"), *text = json ? json_dumps(json, JSON_INDENT(2)) : NULL;
 	int rc = path ? 0 : -ENOMEM;
 	if (!rc && !text)

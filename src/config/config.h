@@ -137,6 +137,7 @@ struct rh_config {
 	double lora_alpha, lora_dropout;
 	struct rh_list lora_target_modules; /* names; or one entry: "all-linear", or a regular expression when lora_targets_pattern */
 	int lora_targets_pattern;
+	int use_dora;
 	int use_rslora;
 	struct rh_list lora_target_parameters; /* names of parameters of experts and routers */
 	struct rh_list lora_modules_to_save;   /* names of the embedding or the head, trained whole */
@@ -258,6 +259,7 @@ enum rh_lora_key {
 	RH_LORA_RSLORA = 16,
 	RH_LORA_PARAMETERS = 32,
 	RH_LORA_SAVED = 64,
+	RH_LORA_DORA = 256,
 	RH_LORA_PATTERNS = 128 /* what is said of single modules: refused beside an adapter, which says it itself */
 };
 

@@ -60,6 +60,9 @@
 	PLAIN(DELTA_BACKWARD, delta_backward)                                                                                              \
 	PLAIN(GATE, gate)                                                                                                                  \
 	PLAIN(GATE_BACKWARD, gate_backward)                                                                                                \
+	PLAIN(DORA_NORM, dora_norm)                                                                                                        \
+	PLAIN(DORA_SCALE, dora_scale)                                                                                                      \
+	PLAIN(DORA_GRADIENT, dora_gradient)                                                                                                \
 	PLAIN(QUANTISE_ROWS, quantise_rows)                                                                                                \
 	OWN(QUANTISE, quantise)                                                                                                            \
 	OWN(TRANSPOSE, transpose)                                                                                                          \
@@ -570,6 +573,22 @@ enum {
 };
 enum { RH_LORA_C = RH_LORA_SPACE };
 
+/* DoRA of up to 3 linears that lie side by side, as LORA has them: module m has out[m] rows of w (out,in), and a_m (r_m,in), b_m
+ * (out[m],r_m), scale[m] and magnitudes m_m (1,out[m]), or none of these. Its y is g (x w^T + scale (x a^T) b^T) + bias, with g = m / n for
+ * each output, n the norm of a row of w + scale b a. The gradient takes n as constant, as PEFT does.
+ * NORM:     g (sum of out,2) F32: g, then 1 / n; 1 and 0 of modules that have none. w, a, b, m act of one dtype
+ * SCALE:    y (T,out) act = x * g + bias + c, the latter two act or absent; y may be x or c. Its gradient is SCALE of dy
+ * GRADIENT: dm_m (1,out[m]) F32 += sum over rows of dy u / n, u (T,sum of out) act being what SCALE scaled, or absent */
+enum {
+	RH_DORA_NORM_W,
+	RH_DORA_NORM_AS,
+	RH_DORA_NORM_BS = RH_DORA_NORM_AS + RH_LORA_MODULES,
+	RH_DORA_NORM_MS = RH_DORA_NORM_BS + RH_LORA_MODULES,
+	RH_DORA_NORM_G = RH_DORA_NORM_MS + RH_LORA_MODULES
+};
+enum { RH_DORA_SCALE_X, RH_DORA_SCALE_G, RH_DORA_SCALE_BIAS, RH_DORA_SCALE_C, RH_DORA_SCALE_Y };
+enum { RH_DORA_GRADIENT_DY, RH_DORA_GRADIENT_U, RH_DORA_GRADIENT_G, RH_DORA_GRADIENT_DMS };
+
 /* The most operands of an op. */
 enum { RH_OP_OPERANDS = 20 };
 
@@ -667,7 +686,7 @@ struct rh_op {
 			float scale[RH_LORA_MODULES], p;
 			uint32_t site[RH_LORA_MODULES], step, micro_batch, first_row; /* as of dropout */
 			uint64_t seed;
-		} lora;
+		} lora; /* of DORA_NORM and DORA_GRADIENT out and scale alone */
 	};
 };
 

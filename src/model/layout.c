@@ -211,6 +211,18 @@ void layout_place_adapter(struct layout *at, const char *module, struct rh_linea
 		at->block->tensor[linear->lora_b].interleaved = count;
 }
 
+/* PEFT's optimizers treat it as a B: it has weight decay, and LoRA+'s rate. Its values follow from the weights (session/dora.c). */
+static void place_magnitude(struct layout *at, const char *module, struct rh_linear *linear)
+{
+	layout_align(at);
+	linear->magnitude = layout_place(at, module, "lora_magnitude_vector", 1, 1, linear->outputs);
+	start_from(at, linear->magnitude, (struct rh_initial){RH_INITIAL_CONSTANT, 1});
+	if (at->fault)
+		return;
+	at->block->tensor[linear->magnitude].decays = 1;
+	at->block->tensor[linear->magnitude].is_lora_b = 1;
+}
+
 static int lay_out_adapter(const struct rh_model_config *config, const struct rh_lora_config *lora, int index, struct rh_layer *layer,
                            struct rh_block *block)
 {
@@ -231,6 +243,8 @@ static int lay_out_adapter(const struct rh_model_config *config, const struct rh
 			at.fault = rc;
 		if (linear->r && !at.fault)
 			layout_place_adapter(&at, module, linear, 1, scale);
+		if (linear->r && lora->dora && !at.fault)
+			place_magnitude(&at, module, linear);
 	}
 	for (int which = 0; which < RH_HALVES; which++) {
 		const struct rh_half *half = half_of(layer, (enum rh_half_place)which);
@@ -262,7 +276,7 @@ static void place_image_tokens(const struct rh_model_config *config, int64_t hid
 static void place_patches(const struct rh_model_config *config, int64_t hidden, struct layout *at, struct rh_linear *linear)
 {
 	int64_t side = config->patch_size;
-	*linear = (struct rh_linear){.inputs = rh_model_patch(config), .outputs = hidden, .bias = -1, .lora_a = -1, .lora_b = -1};
+	*linear = (struct rh_linear){.inputs = rh_model_patch(config), .outputs = hidden, .bias = -1, .lora_a = -1, .lora_b = -1, .magnitude = -1};
 	linear->weight = place_shaped(at, rh_model_names(config)->patches, "weight", linear->outputs, linear->inputs,
 	                              (int64_t[4]){linear->outputs, config->num_channels, side, side});
 }
@@ -497,7 +511,8 @@ static int lay_out_layer(struct rh_model *model, const struct rh_lora_config *lo
 	                           .width = config->hidden_size};
 	const struct rh_half *half[RH_HALVES] = {half_of(layer, RH_MIXER), half_of(layer, RH_MLP)};
 	for (int p = 0; p < RH_PROJS; p++)
-		layer->proj[p] = (struct rh_linear){.weight = -1, .bias = -1, .lora_a = -1, .lora_b = -1, .site = site_of(p)};
+		layer->proj[p] = (struct rh_linear){
+		        .weight = -1, .bias = -1, .lora_a = -1, .lora_b = -1, .magnitude = -1, .site = site_of(p)};
 	for (int which = 0; which < RH_HALVES; which++) {
 		for (int t = 0; t < RH_HALF_TENSORS; t++)
 			layer->own[which][t] = -1;

@@ -96,6 +96,79 @@ static void emit_lora(struct rh_emit *emit, struct emit_linears which, const str
 	rh_arena_reset(emit->arena, mark);
 }
 
+static int any_dora(const struct rh_layer *layer, struct emit_linears which)
+{
+	for (int i = 0; i < which.count; i++)
+		if (layer->proj[which.first + i].magnitude >= 0)
+			return 1;
+	return 0;
+}
+
+static void dora_modules(const struct rh_layer *layer, struct emit_linears which, struct rh_op *op)
+{
+	for (int m = 0; m < which.count; m++) {
+		op->lora.out[m] = layer->proj[which.first + m].outputs;
+		op->lora.scale[m] = layer->proj[which.first + m].scale;
+	}
+}
+
+/* g of DORA_NORM, in the arena. */
+static struct rh_view dora_norm(struct rh_emit *emit, struct emit_linears which)
+{
+	const struct rh_layer *layer = &emit->model->layer[which.layer];
+	const struct rh_linear *first = &layer->proj[which.first];
+	struct rh_op op = {.kind = RH_OP_DORA_NORM};
+	struct rh_view g = emit_take(emit->arena, RH_F32, total_out(layer, which), 2);
+	int64_t mark = emit->arena->used;
+	dora_modules(layer, which, &op);
+	op.operand[RH_DORA_NORM_W] = emit_matrix(emit, layer, 0, first->weight, g.rows, first->inputs);
+	op.operand[RH_DORA_NORM_G] = g;
+	for (int m = 0; m < which.count; m++) {
+		const struct rh_linear *linear = &layer->proj[which.first + m];
+		if (linear->magnitude < 0)
+			continue;
+		op.operand[RH_DORA_NORM_AS + m] = adapter_a(emit, layer, linear);
+		op.operand[RH_DORA_NORM_BS + m] = adapter_b(emit, layer, linear);
+		op.operand[RH_DORA_NORM_MS + m] = emit_weight(emit, layer, 1, linear->magnitude, 1, linear->outputs);
+	}
+	emit_op(emit, &op);
+	rh_arena_reset(emit->arena, mark);
+	return g;
+}
+
+struct dora_scale {
+	struct rh_view x, g, bias, c, y;
+};
+
+static void emit_dora_scale(struct rh_emit *emit, const struct dora_scale *scale)
+{
+	struct rh_op op = {.kind = RH_OP_DORA_SCALE};
+	op.operand[RH_DORA_SCALE_X] = scale->x;
+	op.operand[RH_DORA_SCALE_G] = scale->g;
+	op.operand[RH_DORA_SCALE_BIAS] = scale->bias;
+	op.operand[RH_DORA_SCALE_C] = scale->c;
+	op.operand[RH_DORA_SCALE_Y] = scale->y;
+	emit_op(emit, &op);
+}
+
+/* u = factor * (x W^T + scale * (x A^T) B^T), which DoRA scales. */
+static void dora_product(struct rh_emit *emit, struct emit_linears which, struct rh_view x, struct rh_view u, const struct rh_view *low)
+{
+	emit_lora(emit, which, &(struct lora){.kind = RH_OP_LORA_PART, .wide = u, .low = low, .matrix = adapter_b});
+	multiply_base(emit, &emit->model->layer[which.layer], which, (struct emit_product){.a = x, .trans_b = 1, .c = u, .d = u});
+}
+
+/* With DoRA the gradient of the product that it scales, in the arena; else dy. *g: of DORA_NORM. */
+static struct rh_view unscaled(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view *g)
+{
+	if (!any_dora(&emit->model->layer[which.layer], which))
+		return dy;
+	struct rh_view du = emit_act(emit, dy.rows, dy.cols);
+	*g = dora_norm(emit, which);
+	emit_dora_scale(emit, &(struct dora_scale){.x = dy, .g = *g, .y = du});
+	return du;
+}
+
 /* The adapters' parts come first and the base product adds them, so that what is rounded to bf16 is the whole sum. Added to a rounded
  * product they would be lost wherever they are below half its unit: in the first steps, while B is near zero, nearly everywhere. A bf16
  * residual is added last for the same reason: then what is returned is to be added to it, else nothing. */
@@ -105,11 +178,18 @@ void *emit_linear_apart(struct rh_emit *emit, struct emit_linears which, struct 
 	const struct rh_layer *layer = &emit->model->layer[which.layer];
 	struct rh_view bias = emit_weight(emit, layer, 0, layer->proj[which.first].bias, 1, total_out(layer, which)), none = {0};
 	const struct rh_view *low = &s->view[RH_ROW_LOW];
-	int any = any_adapted(layer, which), apart = any && residual.data && y.data && y.dtype != RH_F32;
+	int any = any_adapted(layer, which), apart = any && residual.data && y.data && y.dtype != RH_F32 && !any_dora(layer, which);
 	RH_ASSERT(!residual.data || which.count == 1);
 	struct rh_view sum = apart ? emit_act(emit, y.rows, y.cols) : y, before = apart ? none : residual;
 	if (any)
 		emit_lora(emit, which, &(struct lora){.kind = RH_OP_LORA_LOW, .wide = x, .low = low, .matrix = adapter_a});
+	if (y.data && any_dora(layer, which)) {
+		int64_t mark = emit->arena->used;
+		dora_product(emit, which, x, y, low);
+		emit_dora_scale(emit, &(struct dora_scale){y, dora_norm(emit, which), bias, residual, y});
+		rh_arena_reset(emit->arena, mark);
+		return NULL;
+	}
 	if (any && y.data)
 		emit_lora(emit, which,
 		          &(struct lora){.kind = RH_OP_LORA_PART, .wide = sum, .addend = before, .low = low, .matrix = adapter_b});
@@ -145,10 +225,15 @@ static void make_dx(struct rh_emit *emit, struct emit_linears which, struct rh_v
 {
 	const struct rh_layer *layer = &emit->model->layer[which.layer];
 	const struct rh_view *d_low = &s->view[RH_ROW_D_LOW];
-	int any = any_adapted(layer, which);
+	struct rh_view g;
+	int64_t before = emit->arena->used;
+	int any = any_adapted(layer, which), doras = any_dora(layer, which);
+	dy = unscaled(emit, which, dy, &g);
 	if (any)
 		emit_lora(emit, which, &(struct lora){.kind = RH_OP_LORA_LOW_GRADIENT, .wide = dy, .low = d_low, .matrix = adapter_b});
 	emit->scaled_dy.dy = NULL;
+	if (!dx.data && doras)
+		rh_arena_reset(emit->arena, before);
 	if (!dx.data)
 		return;
 	if (any)
@@ -163,6 +248,8 @@ static void make_dx(struct rh_emit *emit, struct emit_linears which, struct rh_v
 	emit->scaled_dy.dy = product.of_a.scale.data ? dy.data : NULL;
 	emit->scaled_dy.made = product.of_a;
 	emit->scaled_dy.made.straight.data = NULL;
+	if (doras) /* the base is frozen: nothing was made of dy for its dW */
+		rh_arena_reset(emit->arena, before);
 }
 
 void emit_linear_dx(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view dx, struct rh_activations *s)
@@ -189,6 +276,29 @@ int emit_linear_learns(const struct rh_emit *emit, struct emit_linears which)
 	return emit->model->block[layer->block[0]].trainable || any_adapted(layer, which);
 }
 
+/* The product that was scaled is made again: as large as the output, it is no row of the activation table. Returns its gradient. */
+static struct rh_view magnitude_gradients(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view x,
+                                          const struct rh_activations *s)
+{
+	const struct rh_layer *layer = &emit->model->layer[which.layer];
+	struct rh_op op = {.kind = RH_OP_DORA_GRADIENT};
+	struct rh_view g, du = unscaled(emit, which, dy, &g);
+	int64_t mark = emit->arena->used;
+	struct rh_view u = emit_act(emit, dy.rows, dy.cols);
+	dora_product(emit, which, x, u, &s->view[RH_ROW_LOW]);
+	dora_modules(layer, which, &op);
+	op.operand[RH_DORA_GRADIENT_DY] = dy;
+	op.operand[RH_DORA_GRADIENT_U] = u;
+	op.operand[RH_DORA_GRADIENT_G] = g;
+	for (int m = 0; m < which.count; m++) {
+		const struct rh_linear *linear = &layer->proj[which.first + m];
+		op.operand[RH_DORA_GRADIENT_DMS + m] = emit_gradient(emit, layer, 1, linear->magnitude, 1, linear->outputs);
+	}
+	emit_op(emit, &op);
+	rh_arena_reset(emit->arena, mark);
+	return du;
+}
+
 void emit_linear_dw(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view x, const struct rh_activations *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[which.layer];
@@ -208,10 +318,14 @@ void emit_linear_dw(struct rh_emit *emit, struct emit_linears which, struct rh_v
 		emit_column_sum(emit, dy, db);
 	if (!any_adapted(layer, which))
 		return;
+	int64_t mark = emit->arena->used;
+	if (any_dora(layer, which))
+		dy = magnitude_gradients(emit, which, dy, x, s);
 	emit_lora(emit, which,
 	          &(struct lora){.kind = RH_OP_LORA_B_GRADIENT, .wide = dy, .low = &s->view[RH_ROW_LOW], .matrix = gradient_b});
 	emit_lora(emit, which,
 	          &(struct lora){.kind = RH_OP_LORA_A_GRADIENT, .wide = x, .low = &s->view[RH_ROW_D_LOW], .matrix = gradient_a});
+	rh_arena_reset(emit->arena, mark);
 }
 
 void emit_linear_gradients(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view x,

@@ -36,6 +36,7 @@ int rh_model_create(const struct rh_model_config *config, enum rh_dtype dtype, c
 	model->dtype = dtype;
 	model->lora = lora != NULL;
 	model->dropout = lora ? (float)lora->dropout : 0;
+	model->dora = lora && lora->dora;
 	model->layers = (int)config->num_hidden_layers + 2;
 	model->layer = rh_alloc((size_t)model->layers, sizeof *model->layer);
 	model->block = rh_alloc((size_t)model->layers * 2, sizeof *model->block);

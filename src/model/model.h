@@ -29,6 +29,7 @@ struct rh_lora_config {
 	/* Do adapters of the embedding's table and of the head's matrix stay apart from these? 0: who loads the weights adds them. */
 	int adapts_tables;
 	const void *context;
+	int dora; /* each adapted module has magnitudes too */
 };
 
 /* The values that a tensor starts from when no file gives them: normal of a standard deviation, uniform in +-bound, one constant, or the
@@ -44,7 +45,7 @@ struct rh_tensor {
 	int64_t rows, cols, offset; /* offset in elements inside its block; a vector has rows 1 */
 	int joins;                  /* its rows and those of the tensor before it are one matrix, which products read */
 	int decays;                 /* weight decay applies */
-	int is_lora_b;              /* an adapter's second matrix, whose learning rate may be another (LoRA+) */
+	int is_lora_b;              /* an adapter's second matrix, or DoRA's magnitudes: the learning rate may be another (LoRA+) */
 	int rank;                   /* in files: 1 or 2 */
 	int64_t transposed;    /* how many matrices files hold, each transposed, which here lie one below the other; 0: stored as here */
 	int stacked;           /* in files these matrices are one tensor of rank 3 */
@@ -99,6 +100,7 @@ struct rh_linear {
 	int joins;               /* it has the input of the linear before it, and one product makes both: their weights lie back to back */
 	int weight, bias;
 	int lora_a, lora_b;
+	int magnitude; /* DoRA's; -1: none */
 	int64_t r; /* 0: no adapter */
 	float scale;
 	float factor; /* of its product and its adapter's part; 0: 1 */
@@ -217,7 +219,7 @@ struct rh_distillation {
 struct rh_model {
 	const struct rh_model_config *config; /* borrowed */
 	enum rh_dtype dtype;
-	int lora;
+	int lora, dora;
 	float dropout;                /* of adapters' inputs, in training */
 	struct rh_model_dropout drop; /* of its own, in training: zeros, unless the run applies its configuration's */
 	enum rh_multiply multiply;    /* set after creation, before anything is emitted; other than BF16 with dtype BF16 alone */

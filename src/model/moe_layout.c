@@ -101,8 +101,8 @@ void moe_size(const struct rh_model_config *config, struct rh_layer *layer)
 	if (layer->traits.shared)
 		half_mlp.size(config, layer);
 	for (int w = 0; w < RH_ROUTED; w++)
-		layer->routed[w] =
-		        (struct rh_linear){.inputs = in[w], .outputs = out[w], .weight = -1, .bias = -1, .lora_a = -1, .lora_b = -1};
+		layer->routed[w] = (struct rh_linear){
+		        .inputs = in[w], .outputs = out[w], .weight = -1, .bias = -1, .lora_a = -1, .lora_b = -1, .magnitude = -1};
 }
 
 /* PEFT wraps the experts once for each of their parameters: the inner one's tensors are behind "base_layer". */

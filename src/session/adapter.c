@@ -67,7 +67,8 @@ static int from_keys(const struct rh_config *config, const struct rh_model_confi
 	*peft = (struct rh_peft_config){.r = config->lora_r,
 	                                .lora_alpha = config->lora_alpha,
 	                                .lora_dropout = config->lora_dropout,
-	                                .use_rslora = config->use_rslora};
+	                                .use_rslora = config->use_rslora,
+	                                .use_dora = config->use_dora};
 	const char *base = base_of(config);
 	if (base && !(peft->base_model_name_or_path = rh_strdup(base)))
 		return -ENOMEM;
@@ -100,6 +101,8 @@ static int contradiction(const struct rh_config *config, const struct rh_model_c
 		key = "lora_alpha";
 	else if ((given & RH_LORA_RSLORA) && config->use_rslora != peft->use_rslora)
 		key = "use_rslora";
+	else if ((given & RH_LORA_DORA) && config->use_dora != peft->use_dora)
+		key = "use_dora";
 	else if (!same)
 		key = given & RH_LORA_TARGETS ? "lora_target_modules" : "lora_target_parameters";
 	if (key)
@@ -209,7 +212,8 @@ int rh_adapter_resolve(const struct rh_config *config, const struct rh_model_con
 	                                    .parameter = parameter_rank,
 	                                    .saves = apart ? saves_module : NULL,
 	                                    .adapts_tables = apart,
-	                                    .context = &out->peft};
+	                                    .context = &out->peft,
+	                                    .dora = out->peft.use_dora};
 	return 0;
 }
 
@@ -334,7 +338,7 @@ void rh_adapter_start(const struct rh_config *config, struct rh_model *model)
 				start_embedding(init, model->block[b].uses == 2, tensor);
 			else if (is_a && init == RH_LORA_INIT_GAUSSIAN)
 				tensor->initial = (struct rh_initial){RH_INITIAL_NORMAL, 1 / (float)tensor->rows};
-			else if (tensor->is_lora_b && init == RH_LORA_INIT_FALSE)
+			else if (tensor->is_lora_b && tensor->rank == 2 && init == RH_LORA_INIT_FALSE)
 				tensor->initial = (struct rh_initial){RH_INITIAL_UNIFORM, 1 / sqrtf((float)tensor->cols)};
 		}
 }

@@ -27,6 +27,9 @@ int rh_adapter_check_targets(const struct rh_config *config, const struct rh_mod
 
 /* How a new adapter's matrices begin (init_lora_weights): after the model's creation. */
 void rh_adapter_start(const struct rh_config *config, struct rh_model *model);
+/* dora.c. Once a model is packed: -EINVAL, DoRA of matrices that are. And the magnitudes of a new adapter, once the store has all else. */
+int rh_adapter_check_dora(const struct rh_model *model) RH_MUST;
+int rh_adapter_measure(const struct rh_model *model, struct rh_store *store) RH_MUST;
 
 /* Loads every adapter tensor of the model from dir/adapter_model.safetensors; missing, unknown or misshapen ones are -EINVAL. `tables`:
  * those that are read apart by rh_adapter_load_tables; NULL: none. */

@@ -298,7 +298,13 @@ int adapter_check_parameters(const struct rh_config *config, const struct rh_mod
 
 int adapter_check_dropout(const struct rh_config *config, struct rh_peft_config *peft)
 {
-	if (!peft->parameters)
+	if (peft->use_dora && peft->parameters)
+		return rh_fail(-EINVAL, "use_dora: adapters of experts and routers cannot have it, in PEFT neither; leave them out");
+	if (peft->use_dora && config->lora_dropout_given && config->lora_dropout > 0)
+		return rh_fail(-EINVAL,
+		               "lora_dropout: with use_dora it would ask for a second product of the base with what is left, which is not "
+		               "built; set it to 0 or leave it out");
+	if (!peft->parameters && !peft->use_dora)
 		return 0;
 	if (config->lora_dropout_given && config->lora_dropout > 0)
 		return rh_fail(-EINVAL,

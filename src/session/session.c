@@ -337,6 +337,8 @@ static int open_session(int trains, struct rh_session *out)
 		rh_session_pack(out, out->model);
 		rc = compare_base(out);
 	}
+	if (!rc && out->model->dora)
+		rc = rh_adapter_check_dora(out->model);
 	if (!rc && trains && rh_mode_of(config->mode)->has_boxes && (!out->machine || out->machine->box))
 		rc = join_boxes(out);
 	if (rc)
@@ -394,6 +396,8 @@ static int load_weights(struct rh_session *session)
 		rc = rh_adapter_load(config->adapter_name_or_path, session->adapter.tables, session->model, session->store);
 	if (!rc && session->adapter.tables)
 		rc = rh_adapter_load_tables(session->adapter.tables, session->source, session->model, session->store);
+	if (!rc && session->model->dora && !config->adapter_name_or_path)
+		rc = rh_adapter_measure(session->model, session->store);
 	if (session->source)
 		rh_source_forget(session->source);
 	return rc ? rc : rh_store_settle(session->store);

@@ -104,6 +104,53 @@ static void test_merge_adds_what_the_adapter_does(void **state)
 	check_ok(rh_dir_remove(dir));
 }
 
+/* Each row of the merged matrix is that of W + scale B A, as long as its magnitude says. */
+static void test_rows_of_a_dora_adapter_have_its_magnitudes_as_norms(void **state)
+{
+	(void)state;
+	enum { ROWS = 36, COLS = 52, R = 4 };
+	static const char module[] = "model.layers.0.mlp.down_proj";
+	static float before[ROWS * COLS], after[ROWS * COLS], a[R * COLS], b[ROWS * R], magnitude[ROWS];
+	const struct {
+		const char *kind;
+		float *to;
+		int64_t count;
+	} parts[] = {{"lora_A.weight", a, R * COLS}, {"lora_B.weight", b, ROWS * R}, {"lora_magnitude_vector", magnitude, ROWS}};
+	char name[256];
+	struct rh_safetensors *file;
+	struct rh_source *source, *merged;
+	struct rh_merged out;
+	scratch_make(dir);
+	struct rh_merge merge = {
+	        .model = MODELS "smollm2", .adapter = "tests/reference/train/kin/dora", .dir = in_dir("dora"), .dtype = RH_F32};
+	check_ok(rh_merge(&merge, &out));
+	check_ok(rh_safetensors_open("tests/reference/train/kin/dora/adapter_model.safetensors", &file));
+	for (size_t p = 0; p < sizeof parts / sizeof *parts; p++) {
+		snprintf(name, sizeof name, "base_model.model.%s.%s", module, parts[p].kind);
+		check_ok(rh_safetensors_read(file, rh_safetensors_find(file, name), 0, parts[p].to, 4 * parts[p].count));
+	}
+	snprintf(name, sizeof name, "%s.weight", module);
+	check_ok(rh_source_open(MODELS "smollm2", &source));
+	check_ok(rh_source_open(in_dir("dora"), &merged));
+	check_ok(rh_source_read(source, name, 0, ROWS * COLS, RH_F32, before));
+	check_ok(rh_source_read(merged, name, 0, ROWS * COLS, RH_F32, after));
+	for (int o = 0; o < ROWS; o++) {
+		double row[COLS], squares = 0;
+		for (int i = 0; i < COLS; i++) {
+			row[i] = (double)before[o * COLS + i];
+			for (int k = 0; k < R; k++)
+				row[i] += SCALE * (double)b[o * R + k] * (double)a[k * COLS + i];
+			squares += row[i] * row[i];
+		}
+		for (int i = 0; i < COLS; i++)
+			check_near((double)after[o * COLS + i], row[i] * (double)magnitude[o] / sqrt(squares), 1e-6);
+	}
+	rh_safetensors_close(file);
+	rh_source_close(source);
+	rh_source_close(merged);
+	check_ok(rh_dir_remove(dir));
+}
+
 /* What a run changed of config.json, and the type that was asked for, are what the merged model says of itself. */
 static void test_merged_configuration_is_what_was_asked_for(void **state)
 {
@@ -388,6 +435,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_merge_adds_what_the_adapter_does),
+	        cmocka_unit_test(test_rows_of_a_dora_adapter_have_its_magnitudes_as_norms),
 	        cmocka_unit_test(test_merged_configuration_is_what_was_asked_for),
 	        cmocka_unit_test(test_merged_model_has_the_task_of_its_adapter),
 	        cmocka_unit_test(test_adapter_gguf_adds_what_the_merge_does),

@@ -102,7 +102,7 @@ static void test_peft_refuses_what_is_not_built_or_makes_no_sense(void **state)
 	(void)state;
 #define T ",\"target_modules\":[\"q_proj\"]"
 	struct rh_peft_config config;
-	refused("\"use_dora\":true" T, "'use_dora' is not supported");
+	refused("\"use_dora\":true,\"target_parameters\":[\"mlp.experts.down_proj\"]" T, "'use_dora' is of modules");
 	refused("\"modules_to_save\":[1]" T, "'modules_to_save' has an entry that is no name");
 	refused("\"ensure_weight_tying\":1" T, "ensure_weight_tying");
 	refused("\"layers_to_transform\":\"1\"" T, "'layers_to_transform' must be a whole number or a list of them");

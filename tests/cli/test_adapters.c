@@ -148,7 +148,7 @@ static void test_every_verb_has_the_same_rules(void **state)
 	        {CONFIG(TARGET("\"layers.0.self_attn.q_proj\"") ", \"modules_to_save\": [\"norm\"]"), Q("0"), NULL, "'norm' cannot be"},
 	        {CONFIG(TARGET("\"layers.0.self_attn.q_proj\"")), Q("0"), "base_model.model.lm_head.weight", "lm_head.weight'"},
 	        {CONFIG(TARGET("\"layers.0.self_attn.q_proj\"")), Q("0"), "base_model.model.model.layers.9.x.lora_A.weight", NULL},
-	        {CONFIG(TARGET("\"layers.0.self_attn.q_proj\"") ", \"use_dora\": true"), Q("0"), NULL, "use_dora"},
+	        {CONFIG(TARGET("\"layers.0.self_attn.q_proj\"") ", \"use_dora\": true"), Q("0"), NULL, "lora_magnitude_vector"},
 	        {CONFIG(TARGET("\"layers.0.self_attn.q_proj\"") ", \"bias\": \"all\""), Q("0"), NULL, "bias"},
 	        {CONFIG(TARGET("\"layers.0.self_attn.q_proj\"") ", \"rank_pattern\": {\"q_proj\": 2}"), Q("0"), NULL, ""},
 	        {"{\"peft_type\": \"IA3\"}", Q("0"), NULL, "peft_type"},

@@ -235,7 +235,7 @@ static void test_adapters_that_do_not_fit_are_refused(void **state)
 	char path[256];
 	fill_in(&scratch, "@/lora/adapter_config.json", path, sizeof path);
 	edit_file(path, "\"use_dora\": false", "\"use_dora\": true");
-	refused(&scratch, "train @/run.yaml --adapter_name_or_path @/lora", "use_dora");
+	refused(&scratch, "train @/run.yaml --adapter_name_or_path @/lora", "lora_magnitude_vector");
 	check_ok(unlink(path_of("%s/lora/adapter_model.safetensors", scratch.dir)));
 	edit_file(path, "\"use_dora\": true", "\"use_dora\": false");
 	refused(&scratch, "train @/run.yaml --adapter_name_or_path @/lora", "adapter_model.safetensors");

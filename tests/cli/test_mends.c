@@ -77,7 +77,7 @@ static const struct mistake files[] = {
         {"lora_target_modules: [c_attn]\nlora_r: 4", "lora_target_modules: [q_proj]\nlora_r: 4"},
         {"task_type: CAUSAL_LM\nlora_r: 4", "task: causal_lm\nlora_r: 4"},
         {"lora_dropout: 0.1", "lora_dropout: 0.1\nlora_r: 4"},
-        {"use_dora: true\nlora_r: 4", "lora_r: 4"},
+        {"peft_use_dora: true\nlora_r: 4", "use_dora: true\nlora_r: 4"},
         {"train_file: @/pairs.jsonl", "loss_type: sigmoid\ntrain_file: @/pairs.jsonl"},
         {"loss_type: dpo\ntrain_file: @/pairs.jsonl", "loss_type: sigmoid\ntrain_file: @/pairs.jsonl"},
         {"loss_type: sigmoid", ""},

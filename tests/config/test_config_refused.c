@@ -47,7 +47,7 @@ static void test_load_says_what_other_trainers_names_are_called_here(void **stat
 	        {"datasets", "train_file"},
 	        {"base_model", "model_name_or_path"},
 	        {"gradient_accumulation", "gradient_accumulation_steps"},
-	        {"use_dora", "not built yet"},
+	        {"peft_use_dora", "use_dora"},
 	        {"run_name", "a run writes metrics.jsonl"},
 	        {"wandb_project", "a run writes metrics.jsonl"},
 	        {"overwrite_output_dir", "never overwritten"},

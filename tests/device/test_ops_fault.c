@@ -19,7 +19,8 @@ static void give_parameters(struct rh_op *op)
 		op->qk_rope.heads = 2;
 		op->qk_rope.kv_heads = 1;
 	}
-	for (int m = 0; op->kind >= RH_OP_LORA_LOW && op->kind <= RH_OP_LORA_B_GRADIENT && m < RH_LORA_MODULES; m++)
+	int is_lora = op->kind >= RH_OP_LORA_LOW && op->kind <= RH_OP_LORA_B_GRADIENT;
+	for (int m = 0; (is_lora || op->kind == RH_OP_DORA_NORM || op->kind == RH_OP_DORA_GRADIENT) && m < RH_LORA_MODULES; m++)
 		op->lora.out[m] = 3 + m;
 	if (op->kind == RH_OP_DEQUANTISE)
 		op->dequantise.run = 64, op->dequantise.tall = 1;
@@ -50,7 +51,7 @@ struct lengths {
 	int64_t rows, cols;
 };
 
-/* Of PREFERENCE, QUANTISE_ROWS, ADD and ROUTER_BACKWARD; and of fused ops: 2 query heads and 1 key head; adapters of 3, 4 and 5 columns. */
+/* Of PREFERENCE, QUANTISE_ROWS, ADD, ROUTER_BACKWARD and DoRA's; and of fused ops: 2 query heads and 1 key head; adapters of 3, 4 and 5 columns. */
 static struct lengths fused_lengths(enum rh_op_kind kind, enum rh_dtype act, int operand)
 {
 	const struct lengths shape[RH_OP_KINDS][RH_OP_OPERANDS] = {
@@ -78,6 +79,19 @@ static struct lengths fused_lengths(enum rh_op_kind kind, enum rh_dtype act, int
 	                                    {act, 6, 12},
 	                                    {RH_F32, 1, 4},
 	                                    {RH_F32, 1, 4}},
+	        [RH_OP_DORA_NORM] = {{act, 12, 8},
+	                             {act, 2, 8},
+	                             {act, 1, 8},
+	                             {act, 5, 8},
+	                             {act, 3, 2},
+	                             {act, 4, 1},
+	                             {act, 5, 5},
+	                             {act, 1, 3},
+	                             {act, 1, 4},
+	                             {act, 1, 5},
+	                             {RH_F32, 12, 2}},
+	        [RH_OP_DORA_SCALE] = {{act, 6, 12}, {RH_F32, 12, 2}, {act, 1, 12}, {act, 6, 12}, {act, 6, 12}},
+	        [RH_OP_DORA_GRADIENT] = {{act, 6, 12}, {act, 6, 12}, {RH_F32, 12, 2}, {RH_F32, 1, 3}, {RH_F32, 1, 4}, {RH_F32, 1, 5}},
 	        [RH_OP_LORA_LOW] = {{act, 6, 8}, {act, 6, 2}, {act, 6, 1}, {act, 6, 5}, {act, 2, 8}, {act, 1, 8}, {act, 5, 8}, {act, 6, 8}},
 	        [RH_OP_LORA_PART] =
 	                {{act, 6, 12}, {act, 6, 2}, {act, 6, 1}, {act, 6, 5}, {act, 3, 2}, {act, 4, 1}, {act, 5, 5}, {act, 6, 12}},
@@ -147,7 +161,7 @@ static int is_apart(enum rh_op_kind kind, int operand)
 {
 	return (kind == RH_OP_HEAD_LOSS && operand >= RH_HEAD_LOSS_LOW) || rh_op_is_fused(kind) || kind == RH_OP_PREFERENCE ||
 	       kind == RH_OP_QUANTISE_ROWS || kind == RH_OP_ADD || kind == RH_OP_ROUTER_BACKWARD ||
-	       (kind >= RH_OP_CONV && kind <= RH_OP_GATE_BACKWARD);
+	       (kind >= RH_OP_CONV && kind <= RH_OP_DORA_GRADIENT);
 }
 
 static struct lengths lengths_apart(enum rh_op_kind kind, enum rh_dtype act, int operand)
@@ -284,8 +298,8 @@ static void test_fault_is_null_for_right_ops(void **state)
 				print_error("%s: %s\n", rh_op_info((enum rh_op_kind)kind)->name, fault);
 			assert_null(fault);
 			for (int i = 0; i < rh_op_info((enum rh_op_kind)kind)->operands; i++) {
-				if (!rh_op_info((enum rh_op_kind)kind)->operand[i].optional || kind == RH_OP_DEQUANTISE)
-					continue; /* there the type of x and scale says what is absent */
+				if (!rh_op_info((enum rh_op_kind)kind)->operand[i].optional || kind == RH_OP_DEQUANTISE || kind == RH_OP_DORA_NORM)
+					continue; /* there the type of x and scale, or all of a module, says what is absent */
 				struct rh_op without = c.op;
 				without.operand[i] = without.operand[partner((enum rh_op_kind)kind, i)] = (struct rh_view){0};
 				if (kind == RH_OP_HEAD_LOSS && i != partner(RH_OP_HEAD_LOSS, i) && i >= RH_HEAD_LOSS_LOW)

@@ -194,7 +194,8 @@ def with_adapter(world, base, adapter):
     before = world.loss(plain)[0]
     model = PeftModel.from_pretrained(plain, adapter)
     stored = load_file(adapter / "adapter_model.safetensors")
-    landed = {key.replace(".modules_to_save.default", "").replace(".default", ""): value for key, value in model.named_parameters()
+    landed = {key.replace(".modules_to_save.default", "").replace(".default", "").replace("_vector.weight", "_vector"): value
+              for key, value in model.named_parameters()
               if "lora_" in key or "modules_to_save" in key}
     if model.peft_config["default"].ensure_weight_tying:  # one table, by both its names
         assert torch.equal(stored.pop("base_model.model.lm_head.weight"), model.get_output_embeddings().weight)
@@ -235,6 +236,8 @@ def check(program, only):
             ("LoRA by a pattern in bf16", qwen2, qwen2, dict(lora_r=4, lora_target_modules=r".*layers\.1\..*(up|v)_proj", bf16=True)),
             ("LoRA on a text model inside a larger one, gemma3", gemma, gemma, dict(lora_r=4)),
             ("LoRA on a text model inside a larger one, mistral3", mistral, mistral, dict(lora_r=4, lora_target_modules="all-linear")),
+            ("DoRA on a directory", llama, llama, dict(lora_r=4, lora_target_modules="all-linear", use_dora=True)),
+            ("DoRA beside biases in bf16", qwen2, qwen2, dict(lora_r=4, lora_target_modules="[q_proj,down_proj]", use_dora=True, bf16=True)),
             ("LoRA on experts and routers, qwen3-moe", experts, experts, dict(lora_r=4, lora_target_modules="all-linear")),
             ("LoRA on experts' down_proj, qwen3-moe", experts, experts, dict(lora_r=4, lora_target_modules="[q_proj,down_proj]")),
             ("LoRA beside a whole embedding and head", llama, llama, dict(lora_r=4, lora_modules_to_save="[embed_tokens,lm_head]")),
