@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from hexfile import line, settle
 from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
 
 HERE = Path(os.path.dirname(os.path.abspath(__file__)))
 KIN = HERE / "train" / "kin"
@@ -46,6 +47,20 @@ def make(name):
     (KIN / name / "README.md").unlink(missing_ok=True)
 
 
+def keep_gradients(gradients):
+    """Of the first step, under the names of the adapter's file; with --check compares them."""
+    path = KIN / "dora-gradients.safetensors"
+    made = {key.replace(".default", "").replace("_vector.weight", "_vector"): value.contiguous() for key, value in gradients.items()}
+    if "--check" not in sys.argv[1:]:
+        return save_file(made, path)
+    kept = load_file(path)
+    assert made.keys() == kept.keys()
+    worst = max(((made[key] - kept[key]).norm() / kept[key].norm()).item() for key in kept)
+    print(f"DoRA's gradients: {worst:.2g} from the kept ones")
+    if worst > 1e-5:
+        sys.exit(f"{path} differs")
+
+
 def losses(name):
     model = models.load_adapter(models.load(HERE / "models" / "smollm2"), KIN / name, torch.float32)
     training = models.inputs_of("smollm2", model)[2]
@@ -54,6 +69,8 @@ def losses(name):
     out = []
     for step in range(STEPS.get(name, 12)):
         loss, gradients = run.step_gradients(model, training[step * run.ACCUMULATION:(step + 1) * run.ACCUMULATION])
+        if name == "dora" and not step:
+            keep_gradients(gradients)
         for key, p in masters.items():
             p.grad = gradients[key]
         if run.MAX_GRAD_NORM:
