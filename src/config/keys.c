@@ -184,7 +184,7 @@ const struct config_key config_keys[] = {
 	KEY(KEY_BOOL, use_rslora, VERB_RUNS, .fallback = "false", .lora = RH_LORA_RSLORA,
 	    .help = "scale the adapter by lora_alpha / sqrt(lora_r) instead"),
 	KEY(KEY_BOOL, use_dora, VERB_RUNS, .fallback = "false", .lora = RH_LORA_DORA,
-	    .help = "DoRA: train also the length of each row of an adapted matrix; some half slower, without lora_dropout"),
+	    .help = "DoRA: train also the length of each row of an adapted matrix; a step takes half as long again; without lora_dropout"),
 	KEY(KEY_MAP, rank_pattern, VERB_RUNS, .items = KEY_INTEGER, .least = 1, .most = 1 << 16, .lora = RH_LORA_PATTERNS,
 	    .help = "other ranks than lora_r for modules whose names end so, or match so as regular expressions, such as {q_proj: 32}"),
 	KEY(KEY_MAP, alpha_pattern, VERB_RUNS, .items = KEY_REAL, .least = 1e-6, .most = 1e6, .lora = RH_LORA_PATTERNS,
