@@ -13,7 +13,7 @@ static inline struct op_case dropout_case(const struct case_shape *s, uint64_t *
 	c.op.dropout.site = check_random(seed);
 	c.op.dropout.first_row = s->index % 2 ? 1 + check_random(seed) % 1000000 : 0;
 	c.op.dropout.p = s->index % 5 ? (float)(check_random(seed) % 100) / 100 : 0;
-	c.op.dropout.noise = s->index % 5 == 0 && s->index % 2 ? 0.1f : 0;
+	c.op.dropout.noise = s->index % 5 == 0 && s->index / 5 % 4 < 2 ? 0.1f : 0; /* of even and odd indices, which choose dtypes */
 	case_operand(&c, RH_DROPOUT_X, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM);
 	if (s->index % 2)
 		case_operand(&c, RH_DROPOUT_ADD, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM);
