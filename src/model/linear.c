@@ -99,7 +99,7 @@ static void emit_lora(struct rh_emit *emit, struct emit_linears which, const str
 static int any_dora(const struct rh_layer *layer, struct emit_linears which)
 {
 	for (int i = 0; i < which.count; i++)
-		if (layer->proj[which.first + i].magnitude >= 0)
+		if (layer->proj[which.first + i].r && layer->proj[which.first + i].magnitude >= 0)
 			return 1;
 	return 0;
 }

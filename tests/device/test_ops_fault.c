@@ -51,7 +51,8 @@ struct lengths {
 	int64_t rows, cols;
 };
 
-/* Of PREFERENCE, QUANTISE_ROWS, ADD, ROUTER_BACKWARD and DoRA's; and of fused ops: 2 query heads and 1 key head; adapters of 3, 4 and 5 columns. */
+/* Of PREFERENCE, QUANTISE_ROWS, ADD, ROUTER_BACKWARD and DoRA's; and of fused ops: 2 query heads and 1 key head; adapters of 3, 4 and 5
+ * columns. */
 static struct lengths fused_lengths(enum rh_op_kind kind, enum rh_dtype act, int operand)
 {
 	const struct lengths shape[RH_OP_KINDS][RH_OP_OPERANDS] = {
