@@ -290,10 +290,7 @@ static int saves(const struct rh_lora_config *lora, const char *module)
 static int table_rank(const struct rh_lora_config *lora, const char *module, int64_t *r, double *scale)
 {
 	*r = 0;
-	int rc = lora && lora->adapts_tables && module ? lora->module(lora->context, module, r, scale) : 0;
-	if (!rc && *r && lora->dora)
-		rc = rh_fail(-EINVAL, "use_dora: lora_target_modules means %s too, whose adapter cannot have it here; leave it out", module);
-	return rc;
+	return lora && lora->adapts_tables && module ? lora->module(lora->context, module, r, scale) : 0;
 }
 
 static void begin_table_adapter(struct rh_model *model, struct layout *at, struct rh_layer *layer, const char *name)

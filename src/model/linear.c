@@ -96,15 +96,10 @@ static void emit_lora(struct rh_emit *emit, struct emit_linears which, const str
 	rh_arena_reset(emit->arena, mark);
 }
 
-static int is_dora(const struct rh_linear *linear)
-{
-	return linear->r && linear->magnitude >= 0;
-}
-
 static int any_dora(const struct rh_layer *layer, struct emit_linears which)
 {
 	for (int i = 0; i < which.count; i++)
-		if (is_dora(&layer->proj[which.first + i]))
+		if (layer->proj[which.first + i].r && layer->proj[which.first + i].magnitude >= 0)
 			return 1;
 	return 0;
 }
@@ -130,7 +125,7 @@ static struct rh_view dora_norm(struct rh_emit *emit, struct emit_linears which)
 	op.operand[RH_DORA_NORM_G] = g;
 	for (int m = 0; m < which.count; m++) {
 		const struct rh_linear *linear = &layer->proj[which.first + m];
-		if (!is_dora(linear))
+		if (linear->magnitude < 0)
 			continue;
 		op.operand[RH_DORA_NORM_AS + m] = adapter_a(emit, layer, linear);
 		op.operand[RH_DORA_NORM_BS + m] = adapter_b(emit, layer, linear);

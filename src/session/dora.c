@@ -7,6 +7,10 @@
 int rh_adapter_check_dora(const struct rh_model *model)
 {
 	for (int l = 0; l < model->layers; l++)
+		if (model->layer[l].on_table.r)
+			return rh_fail(-EINVAL, "use_dora: not with adapters of the embedding or the head, which have no magnitudes here; leave "
+			                        "embed_tokens and lm_head out of lora_target_modules");
+	for (int l = 0; l < model->layers; l++)
 		for (int p = 0; p < RH_PROJS; p++) {
 			const struct rh_layer *layer = &model->layer[l];
 			const struct rh_linear *linear = &layer->proj[p];
