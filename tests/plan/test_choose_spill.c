@@ -61,7 +61,7 @@ static const char *moe_with(const char *words)
 static void test_auto_is_as_fast_as_the_best_kinds(void **state)
 {
 	(void)state;
-	check_best(moe_with("--max-ram 59GiB"));
+	check_best(moe_with("--max-ram 58GiB")); /* with 59 it fits with nothing on NVMe, which is what auto then takes */
 	check_best(moe_with("--max-ram 57GiB"));
 	check_best(moe_with("--max-ram 20GiB"));
 	check_best("--config-name examples/models/qwen3-8b --hardware rtx4090x1 --gradient-accumulation-steps 8 --max-length 2048 "
