@@ -249,7 +249,7 @@ int rh_costs_spare(const struct rh_model *model, const struct rh_micro_shape *sh
 	}
 	for (int i = 0; !rc && i < plan->backward_stages; i++) {
 		const struct rh_stage *stage = &plan->backward[i];
-		int is_fated = rh_stage_plan_places(plan, stage->lo, stage->hi) != NULL, in_part = is_fated && plan->places[i].recomputes;
+		int is_fated = rh_stage_plan_piece(plan, *stage, stage->lo).places != NULL, in_part = is_fated && plan->places[i].recomputes;
 		if (in_part && !at.weights)
 			rc = measuring_open(&at);
 		for (int l = stage->lo; !rc && is_fated && l < stage->hi; l++) {
@@ -275,7 +275,8 @@ struct savable {
 	int count;
 };
 
-static void list_savable(const struct measuring *at, int l, struct savable *out)
+/* several: devices share the stages, whose tables no slot saves. */
+static void list_savable(const struct measuring *at, int l, int several, struct savable *out)
 {
 	const struct rh_emit emit = {.model = at->model, .shape = *at->shape};
 	struct rh_stage_rows rows;
@@ -286,7 +287,7 @@ static void list_savable(const struct measuring *at, int l, struct savable *out)
 	rh_stage_rows(&emit, l, l + 1, &rows);
 	while (rh_stage_next_row(&rows, &row)) {
 		int place = count;
-		if (row.is.maker == RH_MAKER_BACKWARD)
+		if (row.is.maker == RH_MAKER_BACKWARD || (several && row.is.maker == RH_MAKER_STAGE))
 			continue;
 		for (; place && bytes[place - 1] < row.bytes; place--) { /* the largest first */
 			bytes[place] = bytes[place - 1];
@@ -305,13 +306,18 @@ static void list_savable(const struct measuring *at, int l, struct savable *out)
 }
 
 /* Bytes that the layer may save of a micro-batch: beside its boundaries they go down while its forward computes, and come up while its
- * backward does. */
-static int64_t save_budget(const struct rh_save_request *request, int l, double share)
+ * backward does. Both ways pass the host's memory, which devices share. Of several devices the layer's input is the first of them. */
+static int64_t save_budget(const struct rh_save_request *request, int l, const struct rh_save_level *level)
 {
 	const struct rh_layer_cost *cost = &request->costs->layer[l];
-	double boundary = (double)cost->boundary_bytes;
+	double boundary = (double)cost->boundary_bytes, input = request->devices > 1 ? boundary : 0;
 	double down = request->down_bytes_per_s * cost->forward_s - boundary, up = request->up_bytes_per_s * cost->backward_s - 2 * boundary;
-	return (int64_t)(share * fmax(fmin(down, up), 0));
+	double most = fmin(down, up);
+	if (request->host_bytes_per_s > 0 && request->devices > 1) {
+		double each = request->host_bytes_per_s / request->devices, all = each * (cost->forward_s + cost->backward_s);
+		most = fmin(most, level->at_once ? each * cost->forward_s - 3 * boundary / 2 : (all - 4 * boundary) / 2);
+	}
+	return (int64_t)fmax(level->share * fmax(most, 0) - input, 0);
 }
 
 /* The set of one layer's rows that spares the most in so many bytes; of equal ones the smallest. seconds: of each set. */
@@ -339,7 +345,7 @@ static int choose_for_layer(struct measuring *at, const struct rh_save_request *
 	static const struct rh_fates none;
 	int layers = request->model->layers, rc = 0;
 	struct savable rows;
-	list_savable(at, l, &rows);
+	list_savable(at, l, request->devices > 1, &rows);
 	double *seconds = rh_alloc((size_t)1 << rows.count, sizeof *seconds);
 	struct rh_fates *tried = rh_alloc((size_t)layers, sizeof *tried);
 	if (!seconds || !tried)
@@ -353,8 +359,8 @@ static int choose_for_layer(struct measuring *at, const struct rh_save_request *
 		seconds[set] = cost.recompute_s;
 	}
 	for (int k = 0; !rc && k < request->levels; k++) {
-		int64_t budget = save_budget(request, l, request->share[k]);
-		fates[k * layers + l].saved = best_set(&rows, seconds, k ? budget : rh_min(budget, request->first_most_bytes));
+		int64_t budget = rh_min(save_budget(request, l, &request->level[k]), request->level[k].most_bytes);
+		fates[k * layers + l].saved = best_set(&rows, seconds, budget) | (request->devices > 1 ? RH_ROW_SET(RH_ROW_X) : 0);
 	}
 	rh_free(seconds);
 	rh_free(tried);
@@ -374,6 +380,26 @@ int rh_costs_choose_saved(const struct rh_save_request *request, struct rh_fates
 			fates[k * model->layers + l] = fates[k * model->layers + before];
 		if (!before)
 			rc = choose_for_layer(&at, request, l, fates);
+	}
+	measuring_close(&at);
+	return rc;
+}
+
+int rh_costs_save(const struct rh_save_request *request, const struct rh_fates *fates, struct rh_layer_cost *layer)
+{
+	const struct rh_model *model = request->model;
+	struct measuring at = {.model = model, .shape = request->shape, .rates = request->rates};
+	int rc = measuring_open(&at);
+	for (int l = 0; !rc && l < model->layers; l++) {
+		int before = find_alike(model, l);
+		if (!fates[l].saved)
+			continue;
+		if (before && fates[before].saved == fates[l].saved) {
+			layer[l].recompute_s = layer[before].recompute_s;
+			layer[l].recompute_spared_s = layer[before].recompute_spared_s;
+		} else {
+			rc = recompute_layer(&at, fates, l, l + 1, &layer[l]);
+		}
 	}
 	measuring_close(&at);
 	return rc;

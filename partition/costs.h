@@ -55,20 +55,28 @@ int rh_costs_spare(const struct rh_model *model, const struct rh_micro_shape *sh
                    const struct rh_stage_plan *plan, struct rh_costs *costs) RH_MUST;
 void rh_costs_free(struct rh_costs *costs);
 
-/* Which rows of the activation table stages of one layer had better save than recompute: of each layer those that spare the most time of
- * all that its link carries, in this share of it, while the layer computes. */
+/* Which rows of the activation table stages had better save than recompute: of each layer those that spare the most time of all that its
+ * link, and the host's memory, carry while the layer computes, in this share of it. Of one device stages have one layer; those of several
+ * may have more, and the input of each layer is saved first: it spares the last product of the layer below. */
 struct rh_save_request {
 	const struct rh_model *model;
 	const struct rh_micro_shape *shape;
 	const struct rh_rates *rates;
 	const struct rh_costs *costs;
 	double up_bytes_per_s, down_bytes_per_s; /* of the link */
-	const double *share;                     /* (levels) */
-	int64_t first_most_bytes;                /* of a micro-batch and layer, at the first level */
+	double host_bytes_per_s;                 /* of the host's memory, for all devices; 0: not known */
+	int devices;
+	const struct rh_save_level {
+		double share;
+		int at_once; /* all devices' forwards run at once, as where a step begins, and the host's memory carries what they save */
+		int64_t most_bytes; /* of a micro-batch and layer */
+	} * level;                  /* (levels) */
 	int levels;
 };
 /* fates: (levels, layers). */
 int rh_costs_choose_saved(const struct rh_save_request *request, struct rh_fates *fates) RH_MUST;
+/* What each layer takes where rows are saved by these fates, in stages of several layers. layer: (layers), as in request->costs before. */
+int rh_costs_save(const struct rh_save_request *request, const struct rh_fates *fates, struct rh_layer_cost *layer) RH_MUST;
 
 enum rh_pass { RH_PASS_FORWARD, RH_PASS_BACKWARD, RH_PASS_FUSED, RH_PASSES };
 

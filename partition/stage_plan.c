@@ -228,6 +228,18 @@ static int first_kept(const struct stage_planner *at)
 	return at->request->kept_micro_batches && plan_top_pass(at) != PASS_FUSED ? 0 : 1;
 }
 
+/* 1: stages whose activations outlive their forward are the same forward and backward. */
+static int are_stages_same(const struct rh_stage_plan_request *request)
+{
+	return plan_is_alone(request) || request->kept_micro_batches;
+}
+
+/* What no slot may save where forward stages are others than backward stages: the tables of a stage, and its input, which is a boundary. */
+static void clear_ends(struct rh_fates *fates, int is_lowest)
+{
+	fates->saved &= ~(RH_ROW_RUN(RH_ROW_ROPE, RH_ROPES) | (is_lowest ? RH_ROW_SET(RH_ROW_X) : 0));
+}
+
 /* The fates of a stage's layers: those given; or all is kept, or recomputed. What several devices or boxes keep would have to be where the
  * backward runs; where the weights change between forward and backward nothing may be recomputed. Returns the stage's bytes, but of a
  * stage that recomputes all. */
@@ -242,17 +254,19 @@ static struct plan_stage_bytes choose_fates(struct stage_planner *at, struct rh_
 			fates->kept = is_kept ? ~fates->saved : 0;
 		else if (!plan_is_alone(request))
 			fates->kept = 0;
+		if (!are_stages_same(request))
+			clear_ends(fates, l == stage.lo);
 	}
 	if (!is_kept)
 		return (struct plan_stage_bytes){.recomputes = 1};
 	return request->fates ? plan_fated_bytes(at, plan->fates, stage.lo, stage.hi) : plan_stage_bytes(at, PASS_KEPT, stage.lo, stage.hi);
 }
 
-/* Stages whose activations outlive their forward are the same forward and backward; the layers between them are packed. */
+/* Layers between stages that are the same forward and backward are packed. */
 static int pack_forward(struct stage_planner *at, struct rh_stage_plan *plan)
 {
 	int lo = 0, rc = 0;
-	for (int i = plan->backward_stages - 1; !rc && i >= first_kept(at); i--) {
+	for (int i = plan->backward_stages - 1; !rc && are_stages_same(at->request) && i >= first_kept(at); i--) {
 		struct rh_stage stage = plan->backward[i];
 		if (!plan->places[i].kept.bytes && !plan->places[i].saved.bytes)
 			continue;
@@ -262,6 +276,34 @@ static int pack_forward(struct stage_planner *at, struct rh_stage_plan *plan)
 		lo = stage.hi;
 	}
 	return rc ? rc : pack_up(at, plan, lo, plan_forward_top(at, plan));
+}
+
+/* Raises the arena to what a stage with given fates needs. */
+static void widen_fated(struct stage_planner *at, struct rh_stage_plan *plan, struct rh_stage stage, const struct plan_stage_bytes *bytes)
+{
+	plan_widen_but_arena(at, plan, PASS_KEPT, stage.lo, stage.hi);
+	plan->arena_bytes = rh_max(plan->arena_bytes, bytes->arena);
+}
+
+/* Where a forward stage ends inside a backward stage, the input of the layer above is a boundary between two slots and is not saved. */
+static void clear_forward_cuts(struct stage_planner *at, struct rh_stage_plan *plan)
+{
+	int cleared = 0;
+	for (int i = 1; i < plan->forward_stages; i++) {
+		struct rh_fates *fates = &plan->fates[plan->forward[i].lo], before = *fates;
+		clear_ends(fates, 1);
+		cleared |= fates->saved != before.saved;
+	}
+	if (!cleared)
+		return;
+	at->fated = (struct rh_stage){0, 0};
+	plan->saving_bytes = plan->saved_bytes = 0;
+	for (int i = 1; i < plan->backward_stages; i++) {
+		struct rh_stage stage = plan->backward[i];
+		struct plan_stage_bytes bytes = plan_fated_bytes(at, plan->fates, stage.lo, stage.hi);
+		widen_fated(at, plan, stage, &bytes);
+		place_activations(at->request, plan, i, &bytes);
+	}
 }
 
 /* The plan whose backward stages are there, of which those from the first that may keep activations to number `keeping` do: its forward
@@ -275,7 +317,7 @@ static int finish(struct stage_planner *at, struct rh_stage_plan *plan, int keep
 	plan->backward_stages = stages;
 	plan->kept_micro_batches = request->kept_micro_batches;
 	memset(plan->fates, 0, (size_t)at->layers * sizeof *plan->fates);
-	at->fated_layer = -1;
+	at->fated = (struct rh_stage){0, 0};
 	plan_fixed_sizes(request, plan);
 	plan->deferred_bytes = expected_deferred(at);
 	for (int i = 0, like = 0; i < stages; i++) {
@@ -283,8 +325,7 @@ static int finish(struct stage_planner *at, struct rh_stage_plan *plan, int keep
 		struct rh_stage stage = backward[i];
 		struct plan_stage_bytes bytes = choose_fates(at, plan, stage, pass == PASS_KEPT);
 		if (request->fates && pass == PASS_KEPT) {
-			plan_widen_but_arena(at, plan, pass, stage.lo, stage.hi);
-			plan->arena_bytes = rh_max(plan->arena_bytes, bytes.arena);
+			widen_fated(at, plan, stage, &bytes);
 		} else if (stage.hi - stage.lo != like || i == keeping + 1 || !is_inner_stage(at, stage.lo, stage.hi)) {
 			plan_widen(at, plan, pass, stage.lo, stage.hi); /* otherwise it needs what the stage before did */
 		}
@@ -294,6 +335,8 @@ static int finish(struct stage_planner *at, struct rh_stage_plan *plan, int keep
 	int rc = pack_forward(at, plan);
 	if (rc)
 		return rc;
+	if (request->fates && !are_stages_same(request))
+		clear_forward_cuts(at, plan);
 	place_deferred(at, plan);
 	int64_t room = plan_two_in_turn(at, plan);
 	plan->weight_bytes = rh_max(plan->weight_bytes, room < at->weight_room ? room : at->weight_room);

@@ -158,8 +158,15 @@ void rh_stage_plan_free(struct rh_stage_plan *plan);
 /* The caller's (rh_stage_plan_free), also where it failed. */
 int rh_stage_plan_copy(const struct rh_stage_plan *plan, struct rh_stage_plan *out) RH_MUST;
 
-/* Of the stage [lo, hi); NULL: all its activations are recomputed. */
-const struct rh_stage_places *rh_stage_plan_places(const struct rh_stage_plan *plan, int lo, int hi);
+/* Of a training slot's layers those that are in one backward stage with `layer`: the rows of these that are kept or saved are placed
+ * together, as a stage's [lo, hi) are. A backward slot is one piece; a forward slot of several devices may have several, and a backward
+ * stage may be pieces of two forward slots. */
+struct rh_stage_piece {
+	struct rh_stage stage; /* the backward stage; the slot's where its layers are not trained */
+	int lo, hi;
+	const struct rh_stage_places *places; /* of the backward stage; NULL: all its activations are recomputed */
+};
+struct rh_stage_piece rh_stage_plan_piece(const struct rh_stage_plan *plan, struct rh_stage slot, int layer);
 
 /* Of the stage [lo, hi), whose backwards are split. */
 const struct rh_deferred_place *rh_stage_plan_deferred(const struct rh_stage_plan *plan, int lo, int hi);

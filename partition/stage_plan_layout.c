@@ -1,12 +1,19 @@
 /* Where things lie: in an upload, in a stage's gradients, among the results, on a device. */
 #include "partition/stage_plan.h"
 
-const struct rh_stage_places *rh_stage_plan_places(const struct rh_stage_plan *plan, int lo, int hi)
+struct rh_stage_piece rh_stage_plan_piece(const struct rh_stage_plan *plan, struct rh_stage slot, int layer)
 {
-	for (int i = 0; i < plan->backward_stages; i++)
-		if (plan->backward[i].lo == lo && plan->backward[i].hi == hi)
-			return plan->places[i].kept.bytes || plan->places[i].saved.bytes ? &plan->places[i] : NULL;
-	return NULL;
+	for (int i = 0; i < plan->backward_stages; i++) {
+		const struct rh_stage *stage = &plan->backward[i];
+		const struct rh_stage_places *places = &plan->places[i];
+		if (layer < stage->lo || layer >= stage->hi)
+			continue;
+		return (struct rh_stage_piece){.stage = *stage,
+		                               .lo = stage->lo > slot.lo ? stage->lo : slot.lo,
+		                               .hi = stage->hi < slot.hi ? stage->hi : slot.hi,
+		                               .places = places->kept.bytes || places->saved.bytes ? places : NULL};
+	}
+	return (struct rh_stage_piece){.stage = slot, .lo = slot.lo, .hi = slot.hi};
 }
 
 const struct rh_deferred_place *rh_stage_plan_deferred(const struct rh_stage_plan *plan, int lo, int hi)

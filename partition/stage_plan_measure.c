@@ -203,20 +203,20 @@ struct plan_stage_bytes plan_stage_bytes(struct stage_planner *at, enum pass pas
 	return few;
 }
 
-/* A stage of one layer is often as the one above it, which was measured before. */
+/* A stage is often as the one above it, which was measured before. */
 struct plan_stage_bytes plan_fated_bytes(struct stage_planner *at, const struct rh_fates *fates, int lo, int hi)
 {
-	int is_one = hi - lo == 1;
-	if (at->alike && is_one && lo > 0 && hi + 1 < at->layers && at->fated_layer == hi && !memcmp(&fates[lo], &fates[hi], sizeof *fates)) {
-		at->fated_layer = lo;
-		return at->fated;
+	int layers = hi - lo, last = at->fated.lo, is_like = at->alike && lo > 0 && last > lo && at->fated.hi - last == layers;
+	if (is_like && at->fated.hi < at->layers && !memcmp(&fates[lo], &fates[last], (size_t)layers * sizeof *fates)) {
+		at->fated = (struct rh_stage){lo, hi};
+		return at->fated_bytes;
 	}
 	struct plan_stage_bytes bytes = {0};
 	bytes.train = emit_stage(at, PASS_KEPT, fates, (struct rh_stage){lo, hi}, 0, &bytes);
 	bytes.infer = plan_stage_bytes(at, PASS_FORWARD, lo, hi).infer;
 	bytes.arena = rh_max(bytes.train, bytes.infer);
-	at->fated = bytes;
-	at->fated_layer = is_one ? lo : -1;
+	at->fated = (struct rh_stage){lo, hi};
+	at->fated_bytes = bytes;
 	return bytes;
 }
 

@@ -11,6 +11,7 @@
 
 enum {
 	LONG_STEP = 16000, /* micro-batches times layers: from there on fewer numbers of rounds are tried */
+	OTHERS_MOST = 11,  /* plans beside the best */
 };
 
 static const double same_time = 0.005,     /* step times closer than this share are equal */
@@ -24,7 +25,7 @@ struct choosing {
 	struct planning *planning;
 	struct candidate best; /* none while its round is 0 */
 	/* The fastest of the others, the fastest first. */
-	struct candidate other[RH_RUN_PLANS_ALIKE - 1];
+	struct candidate other[OTHERS_MOST];
 	int others;
 	enum rh_plain plain;   /* of what is tried now */
 	int some_have_no_room; /* of what was tried, for plain matrices */
@@ -54,7 +55,8 @@ static int are_same_stages(const struct rh_stage *a, int a_count, const struct r
 static int are_same(const struct candidate *a, const struct candidate *b)
 {
 	const struct rh_stage_plan *left = &a->stages, *right = &b->stages;
-	return a->choice.round == b->choice.round && a->choice.saves == b->choice.saves && left->plain_bytes == right->plain_bytes &&
+	return a->choice.round == b->choice.round && left->plain_bytes == right->plain_bytes &&
+	       !memcmp(left->fates, right->fates, (size_t)rh_stage_plan_top(left) * sizeof *left->fates) &&
 	       are_same_stages(left->forward, left->forward_stages, right->forward, right->forward_stages) &&
 	       are_same_stages(left->backward, left->backward_stages, right->backward, right->backward_stages);
 }
@@ -62,17 +64,16 @@ static int are_same(const struct candidate *a, const struct candidate *b)
 /* Keeps a candidate that is not the best, if it is new and among the fastest. Empties *now. */
 static void keep_other(struct choosing *at, struct candidate *now)
 {
-	enum { MOST = RH_RUN_PLANS_ALIKE - 1 };
 	int place = at->others, same = at->best.choice.round && are_same(&at->best, now);
 	for (int i = 0; i < at->others; i++)
 		same |= are_same(&at->other[i], now);
 	while (place > 0 && candidate_is_faster(now, &at->other[place - 1]))
 		place--;
-	if (same || place == MOST) {
+	if (same || place == OTHERS_MOST) {
 		candidate_free(now);
 		return;
 	}
-	if (at->others == MOST)
+	if (at->others == OTHERS_MOST)
 		candidate_free(&at->other[--at->others]);
 	memmove(&at->other[place + 1], &at->other[place], (size_t)(at->others - place) * sizeof *now);
 	at->other[place] = *now;
@@ -120,7 +121,8 @@ static int rank(struct choosing *at, struct candidate *now)
 	if (rc)
 		return rc;
 	now->balanced.work_s = now->balanced.step_s;
-	now->balanced.step_s = fmax(now->balanced.work_s, planning_drive_seconds(planning, now));
+	now->late_s = now->choice.saves && planning->stages.devices > 1 ? planning_host_late(planning, now) : 0;
+	now->balanced.step_s = fmax(now->balanced.work_s, planning_drive_seconds(planning, now)) + now->late_s;
 	int first = !at->best.choice.round;
 	at->some_have_no_room |= !now->stages.plain_bytes;
 	at->fastest_s = first || now->balanced.step_s < at->fastest_s ? now->balanced.step_s : at->fastest_s;
@@ -307,7 +309,7 @@ static int consider_saves(struct choosing *at, int fused, int is_short)
 {
 	int rc = 0;
 	for (int saves = SAVES_ALL; !rc && saves >= (is_short ? SAVES_FITTING : SAVES_NONE); saves--)
-		if (saves != SAVES_FITTING || !has_room_for_more(at->planning))
+		if (saves != SAVES_INPUTS && saves != SAVES_HOST && (saves != SAVES_FITTING || !has_room_for_more(at->planning)))
 			rc = consider_saved(at, fused, (enum saves)saves);
 	return rc;
 }
@@ -322,12 +324,13 @@ static int consider_smaller_fused(struct choosing *at, int fused)
 	return rc;
 }
 
-/* The best few go behind the plans that are there. */
+/* The best few go behind the plans that are there, with the recurrence's time alone, a lower bound. */
 static void add_plans(struct choosing *at, int few, struct candidate out[RH_RUN_PLANS_MOST], int *count)
 {
 	int room = (int)rh_min(few, RH_RUN_PLANS_ALIKE - *count);
 	for (int i = -1; i < at->others; i++) {
 		struct candidate *now = i < 0 ? &at->best : &at->other[i];
+		now->balanced.step_s -= now->late_s;
 		if (room-- > 0 && now->choice.round)
 			out[(*count)++] = *now;
 		else
@@ -335,10 +338,38 @@ static void add_plans(struct choosing *at, int few, struct candidate out[RH_RUN_
 	}
 }
 
+/* Several devices: the fastest plans that save nothing, with stages that do. */
+static int add_shared_saves(const struct choosing *others, struct candidate out[RH_RUN_PLANS_MOST], int *count)
+{
+	enum { MOST = 3, LAYERS = 40 }; /* of more layers one: each takes longer */
+	struct planning *planning = others->planning;
+	struct choosing at = {.planning = planning, .best = {.cap_bytes = -1}, .tie = others->tie};
+	int rc = 0, bases = 0, few = planning->costs.layers > LAYERS ? 1 : MOST;
+	for (int i = 0; !rc && i < *count && bases < few; i++) {
+		if (out[i].stages.backward_stages < 2)
+			continue;
+		bases++;
+		struct choice choice = out[i].choice;
+		for (int k = 0; !rc && planning_shared_saves(planning, k, &choice); k++) {
+			struct candidate now = {.cap_bytes = -1};
+			rc = planning_try_shared_saves(planning, choice, &now);
+			if (!rc)
+				rc = rank(&at, &now);
+			candidate_free(&now);
+			if (rc == RH_DOES_NOT_FIT) {
+				rh_error_clear();
+				rc = 0;
+			}
+		}
+	}
+	add_plans(&at, few, out, count);
+	return rc;
+}
+
 /* The other plans stay: the recurrence does not know of drives, nor of copies that compete. */
 static int add_saves(const struct choosing *others, struct candidate out[RH_RUN_PLANS_MOST], int *count)
 {
-	enum { FEW = 4 };
+	enum { FEW = 4, OF_ONE = 4 };
 	struct planning *planning = others->planning;
 	const struct choosing none = {.planning = planning, .best = {.cap_bytes = -1}, .plain = others->plain, .tie = others->tie};
 	struct choosing at = none;
@@ -347,10 +378,12 @@ static int add_saves(const struct choosing *others, struct candidate out[RH_RUN_
 	if (!*count || planning->spill & RH_SPILL_ACTIVATIONS || !planning_may_save(planning))
 		return 0;
 	int rc = planning_weigh_saves(planning, planning->request->machine.ram_bytes - others->best.bytes.total);
+	if (planning->stages.devices > 1)
+		return rc ? rc : add_shared_saves(others, out, count);
 	if (!rc && others->fused)
 		rc = consider_saves(&at, others->fused, is_short);
 	int fits = others->is_one_stage || at.best.choice.round;
-	add_plans(&at, SAVES, out, count);
+	add_plans(&at, OF_ONE, out, count);
 	at = none;
 	if (!rc && is_short && fits)
 		rc = consider_smaller_fused(&at, others->is_one_stage ? 1 : others->fused);

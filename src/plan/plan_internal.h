@@ -20,9 +20,10 @@ enum cutter {
 	CUT_BY_WEIGHT
 };
 
-/* How much of what the link carries while a layer computes its stage saves in host memory: none, what that memory has room for, half, or
- * all (choose_saves.c). */
-enum saves { SAVES_NONE, SAVES_FITTING, SAVES_HALF, SAVES_ALL, SAVES };
+/* How much of what the link carries while a layer computes its stage saves in host memory: none, what that memory has room for, inputs of
+ * layers alone, half, as much as the host's memory carries of all devices' forwards at once, or all (choose_saves.c). One device has all
+ * but the inputs and what several devices' forwards share, several all but the second. */
+enum saves { SAVES_NONE, SAVES_FITTING, SAVES_INPUTS, SAVES_HALF, SAVES_HOST, SAVES_ALL, SAVES };
 
 /* What the planner decides before it cuts stages. */
 struct choice {
@@ -31,6 +32,7 @@ struct choice {
 	int eighths;     /* of a device's memory, that stages may take; 0: all of it */
 	int fused;       /* with CUT_BELOW_FUSED: the fused stage's first layer */
 	enum saves saves;
+	int saves_from;  /* of several devices: the lowest layer of which more than the input is saved */
 	int stages_most; /* most stages that host memory allows; 0: any number */
 	int spill;        /* what lies on NVMe: bits of enum rh_spill */
 	int frozen_share; /* of struct rh_store_options */
@@ -45,6 +47,7 @@ struct candidate {
 	int no_stages_fit; /* the cap is too small for any stages, so spilling more cannot help */
 	struct rh_stage_plan stages;
 	struct rh_balanced balanced;
+	double late_s; /* of balanced.step_s, while plans are ranked: what the host's memory makes a step longer, by an estimate */
 	int64_t head_rows;
 	int64_t spare; /* boundary buffers beyond the least */
 	struct rh_run_bytes bytes;
@@ -70,6 +73,10 @@ struct planning {
 	struct rh_stage_plan_found found;
 	int64_t *cuts, *each_layer; /* (layers) 1, 2, ... */
 	struct rh_fates *saves;     /* (SAVES - 1, layers): from SAVES_FITTING on; NULL: no stage may save */
+	struct {
+		struct rh_fates *fates; /* (layers) */
+		struct rh_costs costs;
+	} shared; /* what follows from the latest choice that saves, of several devices */
 	struct rh_deferral *deferral;
 	struct rh_fates *fates;
 	struct rh_boxes boxes; /* boxes.boxes 0: this one alone */
@@ -105,18 +112,28 @@ int planning_fit(struct planning *planning, const struct choice *choice, struct 
  * follow, fastest first. *count 0: this run has no choice of rounds. The caller frees the candidates, also after an error. */
 int planning_rounds(struct planning *planning, struct candidate out[RH_RUN_PLANS_MOST], int *count) RH_MUST;
 
-/* choose_saves.c: stages of one layer below the fused one, which save rows of the activation table in host memory rather than recompute
- * them, as far as the link carries them while the layer computes.
+/* choose_saves.c: stages that save rows of the activation table in host memory rather than recompute them, as far as the link carries them
+ * while the layer computes. Of one device these are stages of one layer below the fused one; of several any, cut by time for what they
+ * still recompute.
  *
  * planning_may_save   may stages save?
  * planning_weigh_saves  chooses the rows of each layer; bytes_free: of host memory, beside a plan that saves none
  * planning_cut_saves  sets what of the request follows from a choice with CUT_BELOW_FUSED
  * planning_try_saves  plans that choice with as large a fused stage as fits, from choice->fused on, in as few rounds as fit, from
- *                     choice->round on; RH_DOES_NOT_FIT */
+ *                     choice->round on; RH_DOES_NOT_FIT
+ * planning_share_saves  sets what follows from a choice of several devices that saves: fates, and costs to cut stages by
+ * planning_shared_saves  adds to a choice of several devices the number-th way to save; 0: there is none
+ * planning_host_late  such a candidate's late_s
+ * planning_try_shared_saves  plans that choice, with fewer layers that save where host memory is too small for all; RH_DOES_NOT_FIT */
 int planning_may_save(const struct planning *planning);
 int planning_weigh_saves(struct planning *planning, int64_t bytes_free) RH_MUST;
 void planning_cut_saves(const struct planning *planning, const struct choice *choice, struct rh_stage_plan_request *request);
 int planning_try_saves(struct planning *planning, struct choice choice, struct candidate *out) RH_MUST;
+int planning_share_saves(struct planning *planning, const struct choice *choice, struct rh_stage_plan_request *request,
+                         struct rh_balance *balance) RH_MUST;
+int planning_shared_saves(struct planning *planning, int number, struct choice *choice);
+double planning_host_late(const struct planning *planning, const struct candidate *candidate);
+int planning_try_shared_saves(struct planning *planning, struct choice choice, struct candidate *out) RH_MUST;
 
 /* run_plan.c: the plans with these kinds on NVMe: those with different rounds, or one with rounds of the default length. If none fits, the
  * bytes of candidate[0] say what is too small. */

@@ -96,9 +96,13 @@ static int make_stages(struct planning *planning, int64_t cap, struct candidate 
 	request.small_stages = candidate->choice.cutter == CUT_EACH_LAYER;
 	request.plain = candidate->choice.plain;
 	request.stages_most = candidate->choice.cutter == CUT_BY_MEMORY ? candidate->choice.stages_most : 0;
+	int rc = 0;
 	if (candidate->choice.cutter == CUT_BELOW_FUSED)
 		planning_cut_saves(planning, &candidate->choice, &request);
-	int rc = pack_stages(planning, &request, candidate->choice.cutter, &candidate->stages);
+	else if (candidate->choice.saves)
+		rc = planning_share_saves(planning, &candidate->choice, &request, &balance);
+	if (!rc)
+		rc = pack_stages(planning, &request, candidate->choice.cutter, &candidate->stages);
 	if (rc) {
 		candidate->no_stages_fit = rc == RH_DOES_NOT_FIT;
 		return rc;
@@ -344,6 +348,8 @@ void planning_close(struct planning *planning)
 	rh_free(planning->fates);
 	rh_free(planning->each_layer);
 	rh_free(planning->saves);
+	rh_free(planning->shared.fates);
+	rh_costs_free(&planning->shared.costs);
 	rh_stage_plan_found_free(&planning->found);
 }
 
@@ -361,14 +367,13 @@ static struct rh_fates draw_fates(uint64_t seed, int layer)
 	return fates;
 }
 
-/* Random fates, where a test asks for them: where a round's activations are gone before the next round's come, or are kept in a ring. */
+/* Random fates, where a test asks for them: where the run's devices have all its rounds, or activations are kept in a ring. */
 static int draw_test_fates(struct planning *planning)
 {
 	const char *seed = getenv(RH_HOOK_FATES);
 	const struct rh_model *model = planning->request->model;
-	int is_alone =
-	        planning->stages.devices == 1 && !rh_model_is_part(model) && rh_schedule_has_planned_stages(planning->executor.schedule);
-	if (!seed || model->saves_narrow || !(is_alone || planning->stages.kept_micro_batches))
+	int is_whole = !rh_model_is_part(model) && rh_schedule_has_planned_stages(planning->executor.schedule);
+	if (!seed || model->saves_narrow || !(is_whole || planning->stages.kept_micro_batches))
 		return 0;
 	planning->stages.fates = planning->fates = rh_alloc((size_t)model->layers, sizeof *planning->fates);
 	for (int l = 0; planning->fates && l < model->layers; l++)

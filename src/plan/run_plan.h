@@ -122,7 +122,7 @@ struct rh_run_plan {
 };
 
 /* Several plans for one request, each within its budgets. */
-enum { RH_RUN_PLANS_MOST = 24, RH_RUN_PLANS_ALIKE = 12 }; /* ALIKE: with the same kinds on NVMe */
+enum { RH_RUN_PLANS_MOST = 32, RH_RUN_PLANS_ALIKE = 16 }; /* ALIKE: with the same kinds on NVMe */
 struct rh_run_plans {
 	struct rh_run_plan plan[RH_RUN_PLANS_MOST]; /* [0] is the recurrence's choice; the others follow, fastest first */
 	int count;

@@ -173,18 +173,20 @@ static void add_to_sums(struct rh_check *check, int lo, int hi, int parts)
 
 /* ---- activations that are kept or saved ---- */
 
-/* All fates of the command's stage are to recompute, or there is a table. */
-static int is_fated(const struct rh_check *check)
+/* The command's layers and those beside them whose rows are placed together; without places where all these are recomputed. */
+static struct rh_stage_piece piece_of(const struct rh_check *check)
 {
 	const struct rh_command *command = check->command;
-	return check_call_of(check, command->step)->call.trains &&
-	       rh_stage_plan_places(check->options.plan, command->stage.lo, command->stage.hi);
+	struct rh_stage_piece piece = rh_stage_plan_piece(check->options.plan, command->stage, command->lo);
+	if (!check_call_of(check, command->step)->call.trains)
+		piece.places = NULL;
+	return piece;
 }
 
 static int recomputes(const struct rh_check *check)
 {
-	const struct rh_stage *stage = &check->command->stage;
-	return !is_fated(check) || rh_stage_plan_places(check->options.plan, stage->lo, stage->hi)->recomputes;
+	const struct rh_stage_places *places = piece_of(check).places;
+	return !places || places->recomputes;
 }
 
 static struct rh_emit table_of(const struct rh_check *check)
@@ -232,13 +234,16 @@ static void touch_rows(struct rh_check *check, enum check_mode mode, const struc
 {
 	const struct rh_command *command = check->command;
 	struct rh_emit emit = table_of(check);
+	struct rh_stage_piece piece = piece_of(check);
 	struct rh_stage_rows rows;
 	struct rh_stage_row row;
 	int layer = -1;
 	uint64_t read = ~(uint64_t)0;
-	if (!is_fated(check))
+	if (!piece.places)
 		return;
-	rh_stage_rows(&emit, command->stage.lo, command->stage.hi, &rows);
+	if (command->hi > piece.hi)
+		check_fault(check, -1, "leaves rows of two stages");
+	rh_stage_rows(&emit, piece.lo, piece.hi, &rows);
 	while (!check_failed(check) && rh_stage_next_row(&rows, &row)) {
 		int is_inside = row.layer >= command->lo && row.layer < command->hi;
 		if (row.fate == RH_FATE_RECOMPUTE || row.is.maker == RH_MAKER_BACKWARD || !is_inside)

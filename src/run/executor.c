@@ -123,7 +123,7 @@ static int64_t slot_commands(const struct rh_executor_options *options, int64_t 
 	const struct rh_stage_plan *plan = options->plan;
 	int64_t saves = plan->saved_bytes > 0, layers = longest_stage(plan), copies = options->page_bytes ? 2 : 1;
 	int64_t pieces = (copies * plan->weight_bytes + plan->rounded_bytes + 2 * plan->gradient_bytes) / piece_limits(options).most_bytes;
-	return micro_batches * (OF_MICRO_BATCH + 2 * saves + 2 * layers) + pieces + OF_LAYER * layers;
+	return micro_batches * (OF_MICRO_BATCH + (2 + saves) * layers) + pieces + OF_LAYER * layers;
 }
 
 /* Bytes of the ring. A device has dispatch_slots slots in flight, or as many as make DISPATCH_LAUNCHES launches and a few more. A command

@@ -269,8 +269,7 @@ static void begin_activations(struct run_device *on, const struct rh_command *co
 {
 	const struct rh_executor_options *options = &on->executor->options;
 	const struct rh_stage_plan *plan = options->plan;
-	int is_fated = on->executor->trains && rh_stage_plan_places(plan, command->stage.lo, command->stage.hi);
-	on->emit.fates = is_fated ? plan->fates : NULL;
+	on->emit.fates = on->executor->trains ? plan->fates : NULL;
 	on->kept = kept.room == RH_ROOM_KEPT ? arena_of(on, kept) : (struct rh_arena){0};
 	on->saved = (struct rh_arena){0};
 	if (command->operands.saving >= 0)
@@ -281,7 +280,8 @@ static void begin_activations(struct run_device *on, const struct rh_command *co
 static int forward(struct run_device *on, const struct rh_command *command)
 {
 	struct rh_head_out head = results(on, command->operands.result);
-	if (command->lo == command->stage.lo)
+	int begins = command->lo == command->stage.lo, trains = on->executor->trains;
+	if (begins || (trains && command->lo == rh_stage_plan_piece(on->executor->options.plan, command->stage, command->lo).lo))
 		begin_activations(on, command, command->source);
 	return rh_stage_forward_part(&on->emit, part_of(command), &on->pass, boundary_view(on, command->lo, command->operands.x),
 	                             boundary_view(on, command->hi, command->operands.y),
@@ -305,7 +305,7 @@ static int recompute(struct run_device *on, const struct rh_command *command)
 static int backward(struct run_device *on, const struct rh_command *command)
 {
 	const struct rh_stage *stage = &command->stage;
-	const struct rh_stage_places *places = rh_stage_plan_places(on->executor->options.plan, stage->lo, stage->hi);
+	const struct rh_stage_places *places = rh_stage_plan_piece(on->executor->options.plan, *stage, stage->lo).places;
 	if (command->hi == stage->hi && places && !places->recomputes) { /* all lie where the stage's forward left them */
 		begin_activations(on, command, command->source);
 		rh_stage_place(&on->emit, stage->lo, stage->hi, boundary_view(on, stage->lo, command->operands.x), &on->state);

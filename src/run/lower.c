@@ -131,8 +131,9 @@ int lower_create(const struct rh_executor_options *options, const struct lower_l
 	if (options->plan->saved_bytes) {
 		int64_t kept = options->plan->kept_micro_batches;
 		to->saved.micro_batches = kept ? kept : options->planned.train_round;
-		int64_t places = options->plan->backward_stages * to->saved.micro_batches;
+		int64_t places = options->model->layers * to->saved.micro_batches;
 		to->saved.filled = rh_region_take(memory, places, sizeof(int64_t));
+		to->saved.read = rh_region_take(memory, places, sizeof(int64_t));
 	}
 	to->offset = rh_region_take(memory, 2 * blocks, sizeof(int64_t));
 	to->bytes = rh_region_take(memory, 2 * blocks, sizeof(int64_t));

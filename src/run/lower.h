@@ -163,10 +163,12 @@ struct lowering {
 	int has_input_buffer;            /* the micro-batch that is lowered gave back the buffer of its input, and no other has since */
 	int64_t *buffer_filled;          /* of each of the host's buffers for boundaries: the latest command that wrote it */
 	int64_t *buffer_read;            /* (buffers, devices + 1): lower_buffer.c */
+	/* Of places in host memory for saved activations, (layers, micro_batches of a stage at once): the latest copy there of the layers that
+	 * begin with this one, and the latest one back of the backward stage that does. */
 	struct {
-		int64_t micro_batches; /* of a stage, at once */
-		int64_t *filled;
-	} saved; /* of each backward stage's places in host memory: the latest copy there */
+		int64_t micro_batches;
+		int64_t *filled, *read;
+	} saved;
 	struct lower_call call;
 	size_t next_slot;
 	int64_t latest_step; /* of the run: the latest slot's */

@@ -196,10 +196,11 @@ static void send_results(struct micro *micro, int buffer, int64_t made)
 		slot->lowering->micro[micro->index].last_command = position;
 }
 
-/* Where the stage's activations lie between forward and backward; NULL: all are recomputed. */
-static const struct rh_stage_places *places_of(const struct micro *micro)
+/* The slot's layers whose activations are placed with those of `layer`. */
+static struct rh_stage_piece piece_of(const struct micro *micro, int layer)
 {
-	return rh_stage_plan_places(micro->slot->lowering->options->plan, micro->slot->slot->lo, micro->slot->slot->hi);
+	const struct rh_slot *slot = micro->slot->slot;
+	return rh_stage_plan_piece(micro->slot->lowering->options->plan, (struct rh_stage){slot->lo, slot->hi}, layer);
 }
 
 /* Which of the stage's places is the micro-batch's. */
@@ -212,68 +213,79 @@ static int64_t place_number(const struct micro *micro)
 	return (micro->slot->slot->step * options->planned.train_micro_batches + micro->number) % kept; /* counted over all steps */
 }
 
-static struct rh_place kept_place(const struct micro *micro)
+static struct rh_place kept_place(const struct micro *micro, const struct rh_stage_piece *piece)
 {
-	const struct rh_stage_places *places = places_of(micro);
+	const struct rh_stage_places *places = piece->places;
 	if (!places || !places->kept.bytes)
 		return lower_nowhere();
 	return here(micro, RH_ROOM_KEPT, 0, places->kept.offset + place_number(micro) * places->kept.bytes, places->kept.bytes);
 }
 
-/* A copy of the stage's saved activations between a buffer of the device and their place in host memory. */
+/* A copy of a piece's saved activations between a buffer of the device and their place in host memory. */
 struct saved_copy {
-	int64_t place; /* in lowering.saved */
 	struct rh_place host, buffer;
 };
 
-static int saves(const struct micro *micro)
+static int64_t saved_bytes(const struct micro *micro, int lo, int hi)
 {
-	const struct rh_stage_places *places = places_of(micro);
-	return places && places->saved.bytes;
+	const struct rh_executor_options *options = micro->slot->lowering->options;
+	const struct rh_emit emit = {.model = options->model, .shape = *micro->shape, .fates = options->plan->fates};
+	int64_t bytes[RH_FATES];
+	rh_stage_fate_bytes(&emit, lo, hi, bytes);
+	return bytes[RH_FATE_SAVE];
 }
 
-static struct saved_copy saved_copy(const struct micro *micro, int buffer)
+/* A piece of a stage that saves may have no rows to save. */
+static int saves(const struct micro *micro, const struct rh_stage_piece *piece)
 {
-	const struct lowering *to = micro->slot->lowering;
-	const struct rh_stage_plan *plan = to->options->plan;
-	const struct rh_stage_places *places = places_of(micro);
-	const struct rh_slot *slot = micro->slot->slot;
-	const struct rh_emit emit = {.model = to->options->model, .shape = *micro->shape, .fates = plan->fates};
-	int64_t bytes[RH_FATES], number = place_number(micro);
-	rh_stage_fate_bytes(&emit, slot->lo, slot->hi, bytes);
-	int64_t first = places->saved.offset + number * places->saved.bytes;
-	return (struct saved_copy){.place = (places - plan->places) * to->saved.micro_batches + number,
-	                           .host = lower_bytes(-1, RH_ROOM_HOST_SAVED, 0, first, bytes[RH_FATE_SAVE]),
-	                           .buffer = here(micro, RH_ROOM_SAVING, buffer, 0, bytes[RH_FATE_SAVE])};
+	return piece->places && piece->places->saved.bytes && saved_bytes(micro, piece->lo, piece->hi);
 }
 
-/* Brings them from the buffer in which command `made` leaves them to the host. What was there before has been read: the stage's backward,
- * on the same device, waited for it. */
-static void send_saved(struct micro *micro, int16_t buffer, int64_t made)
+static struct saved_copy saved_copy(const struct micro *micro, const struct rh_stage_piece *piece, int buffer)
+{
+	const struct rh_stage_places *places = piece->places;
+	int64_t first = places->saved.offset + place_number(micro) * places->saved.bytes + saved_bytes(micro, piece->stage.lo, piece->lo),
+	        bytes = saved_bytes(micro, piece->lo, piece->hi);
+	return (struct saved_copy){.host = lower_bytes(-1, RH_ROOM_HOST_SAVED, 0, first, bytes),
+	                           .buffer = here(micro, RH_ROOM_SAVING, buffer, 0, bytes)};
+}
+
+/* Where a micro-batch's of the layers that begin with this one stand in lowering.saved. */
+static int64_t saved_index(const struct micro *micro, int layer)
+{
+	return layer * micro->slot->lowering->saved.micro_batches + place_number(micro);
+}
+
+/* Brings them from the buffer in which command `made` leaves them to the host, once the stage's backward, perhaps on another device, has
+ * read what was there before. */
+static void send_saved(struct micro *micro, const struct rh_stage_piece *piece, int16_t buffer, int64_t made)
 {
 	struct lower_slot *slot = micro->slot;
 	struct lowering *to = slot->lowering;
 	int lane = lower_lane_of(slot, RH_STREAM_ACTIVATIONS_DOWN);
-	struct saved_copy of = saved_copy(micro, buffer);
+	struct saved_copy of = saved_copy(micro, piece, buffer);
 	struct rh_command copy = command_of(micro, RH_COMMAND_COPY, RH_STREAM_ACTIVATIONS_DOWN);
 	copy.source = of.buffer;
 	copy.target = of.host;
 	lower_await(to, lane, made, RH_WAIT_NEEDS);
-	slot->state->saving.freed[buffer] = to->saved.filled[of.place] = lower_add(to, &copy);
+	lower_await(to, lane, to->saved.read[saved_index(micro, piece->stage.lo)], RH_WAIT_NEEDS);
+	slot->state->saving.freed[buffer] = to->saved.filled[saved_index(micro, piece->lo)] = lower_add(to, &copy);
 }
 
 /* Brings them back; the compute stream must still wait for the copy. */
-static int16_t fetch_saved(struct micro *micro)
+static int16_t fetch_saved(struct micro *micro, const struct rh_stage_piece *piece)
 {
 	struct lower_slot *slot = micro->slot;
 	struct lowering *to = slot->lowering;
+	int lane = lower_lane_of(slot, RH_STREAM_ACTIVATIONS_UP);
 	int16_t buffer = take(slot, &slot->state->saving, RH_STREAM_ACTIVATIONS_UP);
-	struct saved_copy of = saved_copy(micro, buffer);
+	struct saved_copy of = saved_copy(micro, piece, buffer);
 	struct rh_command copy = command_of(micro, RH_COMMAND_COPY, RH_STREAM_ACTIVATIONS_UP);
 	copy.source = of.host;
 	copy.target = of.buffer;
-	lower_await(to, lower_lane_of(slot, RH_STREAM_ACTIVATIONS_UP), to->saved.filled[of.place], RH_WAIT_NEEDS);
-	(void)lower_add(to, &copy);
+	for (int l = piece->lo; l < piece->hi; l++)
+		lower_await(to, lane, to->saved.filled[saved_index(micro, l)], RH_WAIT_NEEDS);
+	to->saved.read[saved_index(micro, piece->stage.lo)] = lower_add(to, &copy);
 	return buffer;
 }
 
@@ -313,7 +325,7 @@ static int awaits_weights(const struct micro *micro)
 }
 
 /* Adds a command for each run of layers whose output a later slot reads; for a slot with results only one. Layers that wait for their
- * weights one by one have one each. */
+ * weights one by one have one each. Each backward stage begins with such an output, so that no command is of two pieces. */
 static void forward(struct micro *micro, int16_t x)
 {
 	struct lower_slot *slot = micro->slot;
@@ -321,6 +333,7 @@ static void forward(struct micro *micro, int16_t x)
 	const struct rh_executor_options *options = slot->lowering->options;
 	int lo = slot->slot->lo, hi = slot->slot->hi, trains = slot->lowering->call.trains, infers = slot->slot->kind == RH_SLOT_INFER;
 	int16_t saving = -1;
+	struct rh_stage_piece piece = {.lo = -1};
 	for (int from = lo, l = infers ? hi : lo + 1; l <= hi; l++) {
 		int readers = infers ? 0 : rh_boundary_readers(options->plan, trains, l);
 		int narrow_readers = infers ? 0 : rh_boundary_narrow_readers(options->plan, trains, l);
@@ -328,6 +341,8 @@ static void forward(struct micro *micro, int16_t x)
 			continue;
 		if (awaits_weights(micro))
 			lower_bulk_weights(slot, from, l);
+		if (trains)
+			piece = piece_of(micro, from);
 		struct rh_command command = computation(micro, RH_COMMAND_FORWARD);
 		command.lo = from;
 		command.hi = l;
@@ -338,14 +353,12 @@ static void forward(struct micro *micro, int16_t x)
 			command.operands.narrow = take(slot, &on->boundary, RH_STREAM_COMPUTE);
 		if (infers)
 			command.operands.result = take(slot, &on->result, RH_STREAM_COMPUTE);
-		command.source = trains ? kept_place(micro) : lower_nowhere();
+		command.source = trains ? kept_place(micro, &piece) : lower_nowhere();
 		command.target = trains ? carried_place(micro, from, l, CARRIED_FORWARD) : cache_place(micro, from, l);
-		if (trains && saves(micro) && from == lo)
-			saving = take(slot, &on->saving, RH_STREAM_COMPUTE);
+		if (from == piece.lo)
+			saving = saves(micro, &piece) ? take(slot, &on->saving, RH_STREAM_COMPUTE) : -1;
 		command.operands.saving = saving;
 		int64_t made = lower_add(slot->lowering, &command);
-		if (saving >= 0 && l == hi)
-			send_saved(micro, saving, made);
 		if (x >= 0)
 			on->boundary.read[x] = made;
 		if (infers)
@@ -354,6 +367,8 @@ static void forward(struct micro *micro, int16_t x)
 			send(micro, command.operands.y, made, RH_BOUNDARY_ACTIVATION, l);
 		if (narrow_readers)
 			send(micro, command.operands.narrow, made, RH_BOUNDARY_NARROW, l);
+		if (saving >= 0 && l == piece.hi)
+			send_saved(micro, &piece, saving, made);
 		if (!infers && rh_stage_plan_gives(options->plan, l))
 			give(micro, RH_BOUNDARY_ACTIVATION, l);
 		x = command.operands.y;
@@ -418,8 +433,9 @@ static void backward(struct micro *micro, int16_t x, int16_t saving)
 	if (!fused)
 		above = fetch(micro, RH_BOUNDARY_GRADIENT, program_slot->hi, READS_LAST);
 	int64_t above_up = lower_last_of(slot, RH_STREAM_ACTIVATIONS_UP);
-	const struct rh_stage_places *places = places_of(micro);
-	struct rh_place kept = kept_place(micro), carried = carried_place(micro, program_slot->lo, program_slot->hi, CARRIED_BACK);
+	struct rh_stage_piece piece = piece_of(micro, program_slot->lo);
+	const struct rh_stage_places *places = piece.places;
+	struct rh_place kept = kept_place(micro, &piece), carried = carried_place(micro, program_slot->lo, program_slot->hi, CARRIED_BACK);
 	struct rh_place deferred = program_slot->kind == RH_SLOT_INPUT_GRADIENT ? deferred_place(micro) : lower_nowhere();
 	int recomputes = !places || places->recomputes;
 	if (fused)
@@ -467,7 +483,8 @@ static void carry(struct micro *micro, int16_t x)
 {
 	struct rh_command command = computation(micro, RH_COMMAND_CARRY);
 	command.operands.x = x;
-	command.source = kept_place(micro);
+	struct rh_stage_piece piece = piece_of(micro, micro->slot->slot->lo);
+	command.source = kept_place(micro, &piece);
 	command.target = carried_place(micro, micro->slot->slot->lo, micro->slot->slot->hi, CARRIED_BACK);
 	int64_t made = lower_add(micro->slot->lowering, &command);
 	if (x >= 0)
@@ -519,10 +536,10 @@ static int16_t begin_micro_batch(struct micro *micro, enum reading reading, int1
 	int16_t x = -1;
 	if (reads)
 		x = fetch(micro, rh_boundary_input(plan, program_slot), program_slot->lo, reading);
+	struct rh_stage_piece piece = piece_of(micro, program_slot->lo);
+	int is_saved = program_slot->kind != RH_SLOT_WEIGHT_GRADIENT && rh_slot_makes_gradients(program_slot) && saves(micro, &piece);
 	if (saving)
-		*saving = program_slot->kind != RH_SLOT_WEIGHT_GRADIENT && rh_slot_makes_gradients(program_slot) && saves(micro)
-		                  ? fetch_saved(micro)
-		                  : -1;
+		*saving = is_saved ? fetch_saved(micro, &piece) : -1;
 	lower_await(to, lower_lane_of(slot, RH_STREAM_COMPUTE), lower_last_of(slot, RH_STREAM_ACTIVATIONS_UP), RH_WAIT_NEEDS);
 	return x;
 }

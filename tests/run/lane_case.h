@@ -151,9 +151,10 @@ static inline struct lane_case lane_case_random(uint64_t seed, int64_t most_micr
 	is.packed = (is.lora || is.generates) && lane_pick(&random, 2);
 	if (!strcmp(is.schedule, "roundpipe") && !is.boxes && !is.generates && !lane_pick(&random, 4)) {
 		is.fates = 1 + (int)lane_pick(&random, 1000);
-		is.devices = 1; /* of several none keeps activations */
-		is.forward_cuts = -1;
+		is.devices = seed % 2 ? 1 : is.devices; /* of several none keeps activations, but may save them */
 		is.backward_cuts = lane_cuts(&random, is.layers + 2, is.backward_cut);
+		int fused = is.backward_cuts > 0 ? (int)is.backward_cut[is.backward_cuts - 1] : 1;
+		is.forward_cuts = is.devices > 1 && fused > 1 ? lane_cuts(&random, fused, is.forward_cut) : -1;
 	} else if (!strcmp(is.schedule, "roundpipe") && !is.boxes && !is.generates && is.forward_cuts < 0 && is.backward_cuts < 0 &&
 	           lane_pick(&random, 2)) {
 		is.chunks = 2 + (int)lane_pick(&random, 3);

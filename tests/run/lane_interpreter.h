@@ -308,7 +308,8 @@ static inline uint64_t lane_outlasting(struct lane_machine *machine, const struc
 		struct lane_range range;
 		if (saves ? command->operands.saving < 0 : place->room != RH_ROOM_KEPT)
 			continue;
-		rh_stage_fate_bytes(&emit, command->stage.lo, command->stage.hi, bytes);
+		struct rh_stage_piece piece = rh_stage_plan_piece(machine->options->plan, command->stage, command->lo);
+		rh_stage_fate_bytes(&emit, piece.lo, piece.hi, bytes);
 		if (saves)
 			range = lane_own(machine, command, RH_ROOM_SAVING, command->operands.saving, 0, bytes[RH_FATE_SAVE]);
 		else
@@ -328,7 +329,7 @@ static inline void lane_compute(struct lane_machine *machine, const struct rh_co
 	int backward = command->kind == RH_COMMAND_BACKWARD, first = command->lo == command->stage.lo;
 	struct lane_range running = lane_own(machine, command, RH_ROOM_ARENA, 1, 0, 1);
 	struct lane_range kept = lane_own(machine, command, RH_ROOM_ARENA, 0, 0, 1);
-	const struct rh_stage_places *places = rh_stage_plan_places(machine->options->plan, command->stage.lo, command->stage.hi);
+	const struct rh_stage_places *places = rh_stage_plan_piece(machine->options->plan, command->stage, command->lo).places;
 	if (command->lo < command->stage.lo || command->hi > command->stage.hi || command->lo >= command->hi ||
 	    command->stage.hi > model->layers)
 		machine->broken = 1;

@@ -1,5 +1,6 @@
 /* Activations that are kept on the device, saved on the host and recomputed, row by row at random: each run trains as one does in which
- * all are recomputed, bit for bit, and its commands pass the checker. */
+ * all are recomputed, bit for bit, and its commands pass the checker. Several devices keep none; their forward stages are cut at random,
+ * too. */
 #include "train/rig.h"
 
 #include "core/hooks.h"
@@ -19,7 +20,8 @@ enum { MODELS = sizeof models / sizeof *models };
 struct fate_case {
 	const char *model;
 	int lora, bf16, balances;
-	uint32_t cuts; /* a bit for each layer that begins a stage */
+	uint32_t cuts, forward_cuts; /* a bit for each layer that begins a stage */
+	int devices;
 };
 
 struct outcome {
@@ -35,6 +37,8 @@ static void configure(const struct fate_case *is, struct rh_config *config)
 	config->dtype = is->bf16 ? RH_BF16 : RH_F32;
 	config->state_layout = is->bf16 ? RH_LAYOUT_SPLIT : RH_LAYOUT_PLAIN;
 	config->round_micro_batches = 2;
+	if (is->devices > 1)
+		config->device = (char *)(uintptr_t) "cpu:3";
 	if (is->lora) {
 		config->use_lora = 1;
 		config->lora_r = 4;
@@ -67,7 +71,7 @@ static struct outcome run(const struct fate_case *is, const char *fates)
 {
 	struct outcome out = {.in_part = 0};
 	struct rig rig;
-	int64_t cut[16], cuts = 0;
+	int64_t cut[16], cuts = 0, forward_cut[16], forward_cuts = 0;
 	assert_int_equal(fates ? setenv(RH_HOOK_FATES, fates, 1) : unsetenv(RH_HOOK_FATES), 0);
 	rig_open(&rig, is->model, NULL);
 	struct rig_input in = rig_input(&rig, "train");
@@ -82,6 +86,13 @@ static struct outcome run(const struct fate_case *is, const char *fates)
 			cut[cuts++] = l;
 	rig.config.backward_cuts = cut;
 	rig.config.backward_cut_count = cuts;
+	for (int l = 1; is->devices > 1 && l + 1 < rig.session.model->layers; l++)
+		if (is->forward_cuts >> l & 1)
+			forward_cut[forward_cuts++] = l;
+	if (is->devices > 1) {
+		rig.config.forward_cuts = forward_cut;
+		rig.config.forward_cut_count = forward_cuts;
+	}
 	check_ok(rh_session_start(&rig.session, &work));
 	const struct rh_stage_plan *plan = &rig.session.plan.stages;
 	out.saved = plan->saved_bytes;
@@ -95,7 +106,7 @@ static struct outcome run(const struct fate_case *is, const char *fates)
 	}
 	check_lanes(&rig.session, micros);
 	out.weights = rig_weights_hash(&rig.session);
-	rig.config.backward_cuts = NULL;
+	rig.config.backward_cuts = rig.config.forward_cuts = NULL;
 	rig_close(&rig);
 	assert_int_equal(unsetenv(RH_HOOK_FATES), 0);
 	return out;
@@ -104,7 +115,7 @@ static struct outcome run(const struct fate_case *is, const char *fates)
 static void test_random_fates_train_bit_equal_and_pass_the_checker(void **state)
 {
 	(void)state;
-	int count = getenv("RH_LONG") ? CASES_LONG : CASES, kept = 0, saved = 0, in_part = 0;
+	int count = getenv("RH_LONG") ? CASES_LONG : CASES, kept = 0, saved = 0, in_part = 0, several = 0;
 	uint64_t seed = check_seed();
 	struct outcome plain = {.in_part = 0};
 	struct fate_case is = {.model = NULL};
@@ -114,6 +125,8 @@ static void test_random_fates_train_bit_equal_and_pass_the_checker(void **state)
 			const char *model = models[i / 4 % MODELS];
 			uint32_t random = check_random(&seed);
 			is = (struct fate_case){.model = model, .lora = random & 1, .bf16 = random >> 1 & 1, .cuts = random >> 8};
+			is.forward_cuts = random >> 16;
+			is.devices = i / 4 % 2 ? 3 : 1;
 			is.balances = !strcmp(model, "qwen3-moe") && random & 4;
 			plain = run(&is, NULL);
 			assert_int_equal(plain.kept + plain.saved, 0);
@@ -123,13 +136,16 @@ static void test_random_fates_train_bit_equal_and_pass_the_checker(void **state)
 		kept += own.kept > 0;
 		saved += own.saved > 0;
 		in_part += own.in_part > 0;
+		several += is.devices > 1 && own.saved > 0;
+		assert_true(is.devices == 1 || !own.kept);
 		if (memcmp(own.loss, plain.loss, sizeof own.loss) != 0 || own.weights != plain.weights)
-			fail_msg("%s%s %s, cuts %x, fates %s: losses %.9g %.9g, all recomputed %.9g %.9g", is.model, is.lora ? " LoRA" : "",
-			         is.bf16 ? "bf16" : "fp32", is.cuts, fates, own.loss[0], own.loss[1], plain.loss[0], plain.loss[1]);
+			fail_msg("%s%s %s, %d devices, cuts %x, forward %x, fates %s: losses %.9g %.9g, all recomputed %.9g %.9g", is.model,
+			         is.lora ? " LoRA" : "", is.bf16 ? "bf16" : "fp32", is.devices, is.cuts, is.forward_cuts, fates,
+			         own.loss[0], own.loss[1], plain.loss[0], plain.loss[1]);
 	}
-	printf("%d fates of %d models: %d keep rows, %d save rows, %d recompute a part of a stage\n", count, (int)MODELS, kept, saved,
-	       in_part);
-	assert_true(kept > count / 3 && saved > count / 3 && in_part > count / 3);
+	printf("%d fates of %d models: %d keep rows, %d save rows, %d of these on 3 devices, %d recompute a part of a stage\n", count,
+	       (int)MODELS, kept, saved, several, in_part);
+	assert_true(kept > count / 6 && saved > count / 3 && several > count / 6 && in_part > count / 3);
 }
 
 int main(void)

@@ -27,6 +27,7 @@ static void search(const struct eight *eight, const struct rh_forecast_input *in
 static int have_same_stages(const struct rh_stage_plan *a, const struct rh_stage_plan *b)
 {
 	return a->forward_stages == b->forward_stages && a->backward_stages == b->backward_stages &&
+	       !memcmp(a->fates, b->fates, (size_t)rh_stage_plan_top(a) * sizeof *a->fates) &&
 	       !memcmp(a->forward, b->forward, (size_t)a->forward_stages * sizeof *a->forward) &&
 	       !memcmp(a->backward, b->backward, (size_t)a->backward_stages * sizeof *a->backward);
 }
