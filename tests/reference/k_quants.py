@@ -141,15 +141,18 @@ def tensors_of(arch, layers, hidden, inner, kv_width, is_tied):
         parts = [("attn_q", hidden, hidden), ("attn_k", hidden, kv_width), ("attn_v", hidden, kv_width), ("attn_output", hidden, hidden),
                  ("ffn_gate", hidden, inner), ("ffn_up", hidden, inner), ("ffn_down", inner, hidden)]
         rest = [("token_embd", hidden, 512)] + ([] if is_tied else [("output", hidden, 512)])
+    delta = [("attn_qkv", hidden, 2 * hidden), ("attn_gate", hidden, hidden), ("ssm_alpha", hidden, 32), ("ssm_beta", hidden, 32),
+             ("ssm_out", hidden, hidden)] + parts[4:]
     return [(f"{name}.weight", cols, rows) for name, cols, rows in rest] + \
-           [(f"blk.{i}.{name}.weight", cols, rows) for i in range(layers) for name, cols, rows in parts]
+           [(f"blk.{i}.{name}.weight", cols, rows) for i in range(layers) for name, cols, rows in (delta if arch == "qwen35" and i % 4 < 3 else parts)]
 
 
 def make_types(reference, out):
     models = [("llama", 32, 32, 8, 4096, 14336, 1024, 0), ("llama", 80, 64, 8, 8192, 28672, 1024, 0), ("llama", 80, 64, 64, 8192, 22016, 8192, 0),
               ("llama", 30, 9, 3, 576, 1536, 192, 1), ("llama", 2, 4, 2, 48, 80, 24, 1), ("qwen2", 80, 64, 8, 8192, 29568, 1024, 0),
               ("qwen2", 24, 14, 2, 896, 4864, 128, 1), ("qwen3", 28, 16, 8, 1024, 3072, 1024, 1), ("qwen3", 7, 4, 2, 256, 800, 128, 0),
-              ("qwen3", 1, 4, 2, 256, 512, 128, 1), ("gpt2", 12, 12, 12, 768, 3072, 768, 1), ("gpt2", 5, 4, 4, 96, 256, 96, 1)]
+              ("qwen3", 1, 4, 2, 256, 512, 128, 1), ("qwen35", 32, 16, 4, 4096, 12288, 1024, 0),
+              ("olmo2", 16, 16, 16, 2048, 8192, 2048, 0), ("mistral3", 26, 32, 8, 3072, 9216, 1024, 1), ("gpt2", 12, 12, 12, 768, 3072, 768, 1), ("gpt2", 5, 4, 4, 96, 256, 96, 1)]
     lines = []
     for arch, layers, heads, kv, hidden, inner, kv_width, is_tied in models:
         tensors = tensors_of(arch, layers, hidden, inner, kv_width, is_tied)
