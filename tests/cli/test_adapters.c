@@ -212,7 +212,7 @@ static void test_adapters_of_tables_are_not_trained_on(void **state)
 		                 "rows.jsonl --max_length 64 --max_steps 1 --output_dir %s/trained --allow no-end-of-turn",
 		                 json_string_value(json_object_get(one, "model")), name, scratch.dir);
 		if (ran.status && !rh_dir_exists(path_of("%s/trained", scratch.dir)))
-			refused += strstr(ran.err, strcmp(name, "10") ? "merge it first" : "PEFT's ensure_weight_tying") != NULL;
+			refused += strstr(ran.err, "merge it first") != NULL;
 		else if (ran.status)
 			fail_msg("%s: %s", name, ran.err);
 		run_free(&ran);
