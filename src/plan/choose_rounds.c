@@ -293,9 +293,12 @@ static int consider_saved(struct choosing *at, int fused, enum saves saves)
 	return rc;
 }
 
-/* 1: host memory has room for more than half of what the link carries. */
+/* 1: host memory has room for more than half of what the link carries. Of whole rows that level is not tried: what it saves depends on the
+ * plans beside it, and more memory might be slower. */
 static int has_room_for_more(const struct planning *planning)
 {
+	if (planning->executor.chunks < 2)
+		return 1;
 	size_t each = (size_t)planning->costs.layers;
 	const struct rh_fates *fitting = planning->saves + (SAVES_FITTING - 1) * each;
 	for (int saves = SAVES_HALF; saves <= SAVES_ALL; saves++)
