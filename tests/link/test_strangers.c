@@ -325,9 +325,12 @@ static void test_a_second_process_with_the_peers_key_is_turned_away(void **state
 		}
 		struct rh_link *second;
 		check_ok(rh_tcp_open(&options, &second));
-		check_ok(rh_link_receive(second, 9, &byte, 1));
-		check_ok(rh_link_send(second, 9, "y", 1));
-		assert_int_equal(second->ops->wait(second, 1, 1), -ECONNABORTED);
+		int rc = rh_link_receive(second, 9, &byte, 1); /* it may have been told already */
+		if (!rc)
+			rc = rh_link_send(second, 9, "y", 1);
+		if (!rc)
+			rc = second->ops->wait(second, 1, 1);
+		assert_int_equal(rc, -ECONNABORTED);
 		if (!strstr(rh_error(-ECONNABORTED), "linked already, with another process"))
 			fail_msg("%s", rh_error(-ECONNABORTED));
 		rh_link_close(second);
