@@ -20,7 +20,7 @@ enum { FEW_ROWS = 192, FEW_ROWS_OF_FAST_MMA = 80 };
 
 typedef struct product_shape<64, 128, 32, 4, GROUPED_BLOCKS, 0> few_rows; /* this and the next in 48 KB: on every GPU */
 typedef struct product_shape<128, 128, 32, 3, GROUPED_BLOCKS, 256> many_rows;
-typedef struct product_shape<128, 128, 64, 3, GROUPED_BLOCKS, 128> deep_rows; /* 96 KB: where an SM has twice that */
+typedef struct product_shape<128, 128, 64, 3, GROUPED_BLOCKS, 128> deep_rows; /* two blocks take 192 KB of an SM: on data-centre GPUs */
 
 template <typename S, bool A_K_MAJOR, bool B_K_MAJOR> static int launch(const struct grouped_args *a, CUstream_st *stream)
 {

@@ -6,8 +6,8 @@
 #include "data/chat.h"
 #include "data/dataset.h"
 #include "data/files.h"
-#include "session/evaluate.h"
 #include "session/chunks.h"
+#include "session/evaluate.h"
 #include "session/training_data.h"
 
 #include <stdio.h>
@@ -209,8 +209,8 @@ static void evaluate(const struct rh_config *config, const struct rh_session *se
 	int64_t rows = config->per_device_eval_batch_size, length = config->max_length;
 	struct rh_objective objective = rh_session_objective(session);
 	struct rh_workload *work = &input->work;
-	if (config->eval_strategy == RH_WHEN_NO || !(config->validation_file.count || config->eval_split > 0) || work->infer_micro_batches ||
-	    rh_model_patch(session->model_config))
+	if (config->eval_strategy == RH_WHEN_NO || !(config->validation_file.count || config->eval_split > 0) ||
+	    work->infer_micro_batches || rh_model_patch(session->model_config))
 		return;
 	work->infer_micro_batches = rh_evaluate_micro_batches(MANY * rows, rows, session->device_count);
 	work->infer = (struct rh_micro_shape){.tokens = rows * length, .documents = rows, .longest = length};
@@ -258,7 +258,8 @@ int rh_forecast_input_cut(struct rh_session *session, struct rh_forecast_input *
 	return rc;
 }
 
-int rh_forecast_input_of_machine(const struct rh_config *config, const struct rh_session_machine *machine, struct rh_forecast_input *out)
+int rh_forecast_input_of_machine(const struct rh_config *config, const struct rh_session_machine *machine,
+                                 const struct rh_forecast_input *whole, struct rh_forecast_input *out)
 {
 	struct rh_session session;
 	*out = (struct rh_forecast_input){0};
@@ -268,6 +269,8 @@ int rh_forecast_input_of_machine(const struct rh_config *config, const struct rh
 	rc = rh_forecast_input_synthetic(config, rh_forecast_fewest_steps(config), out);
 	if (!rc)
 		rh_forecast_input_suit(session.model_config, out);
+	if (!rc && whole)
+		rh_forecast_input_keep(whole, config, out);
 	if (!rc)
 		rc = rh_forecast_input_cut(&session, out);
 	out->layers = session.model->layers;
@@ -311,8 +314,8 @@ static void describe_trained(const struct rh_session *session, struct rh_forecas
 		snprintf(out->trains, room, "all weights");
 		return;
 	}
-	size_t used = (size_t)snprintf(out->trains, room, "a LoRA adapter of rank %lld on %s", (long long)peft->r,
-	                               peft->all_linear || !peft->targets ? "what the adapter names" : "");
+	size_t used = (size_t)snprintf(out->trains, room, "a %s adapter of rank %lld on %s", peft->use_dora ? "DoRA" : "LoRA",
+	                               (long long)peft->r, peft->all_linear || !peft->targets ? "what the adapter names" : "");
 	for (size_t i = 0; i < peft->targets && used < room; i++)
 		used += (size_t)snprintf(out->trains + used, room - used, "%s%s", i ? ", " : "", peft->target[i]);
 	if (used >= room)

@@ -43,9 +43,10 @@ void rh_forecast_input_suit(const struct rh_model_config *model, struct rh_forec
 void rh_forecast_input_keep(const struct rh_forecast_input *whole, const struct rh_config *config, struct rh_forecast_input *input);
 /* Of synthetic rows: in chunks, where the session cuts such rows (rh_chunks_choose). */
 int rh_forecast_input_cut(struct rh_session *session, struct rh_forecast_input *input) RH_MUST;
-/* Steps of the configuration's synthetic rows, of a session that this opens. The caller frees *out. */
+/* Steps of the configuration's synthetic rows, of a session that this opens. whole: what else the run keeps (rh_forecast_input_keep), NULL:
+ * nothing. The caller frees *out. */
 int rh_forecast_input_of_machine(const struct rh_config *config, const struct rh_session_machine *machine,
-                                 struct rh_forecast_input *out) RH_MUST;
+                                 const struct rh_forecast_input *whole, struct rh_forecast_input *out) RH_MUST;
 /* Steps of so many rows, each as the first one, in its chunks. The caller frees *out. */
 int rh_forecast_input_of_first_row(const struct rh_forecast_input *input, int64_t rows, int steps, struct rh_forecast_input *out) RH_MUST;
 /* The input of a run whose data have been read; work: what rh_training_data_workload says of them. */

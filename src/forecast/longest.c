@@ -30,22 +30,13 @@ const struct rh_forecast_input *trial_rows(const struct rh_config *config, const
 int trial_input(const struct rh_config *config, const struct trial *trial, struct rh_forecast_input *out)
 {
 	struct rh_session session;
+	if (trial->input->synthetic)
+		return rh_forecast_input_of_machine(config, trial->machine, trial->input, out);
 	*out = (struct rh_forecast_input){0};
 	int rc = rh_session_simulate(config, trial->machine, &session);
 	if (rc)
 		return rc;
-	if (!trial->input->synthetic) {
-		rc = rh_forecast_input_make(config, &session, trial->input->steps, out);
-	} else {
-		rc = rh_forecast_input_synthetic(config, rh_forecast_fewest_steps(config), out);
-		if (!rc)
-			rh_forecast_input_suit(session.model_config, out);
-		if (!rc)
-			rh_forecast_input_keep(trial->input, config, out);
-		if (!rc)
-			rc = rh_forecast_input_cut(&session, out);
-		out->layers = session.model->layers;
-	}
+	rc = rh_forecast_input_make(config, &session, trial->input->steps, out);
 	rh_session_close(&session);
 	if (rc)
 		rh_forecast_input_free(out);

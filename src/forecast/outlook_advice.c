@@ -168,7 +168,7 @@ static void consider_chunks(const struct outlook_small *small, const struct rh_w
 		other.max_length = work->chunks > 1 ? work->row.tokens : work->train.tokens;
 		other.round_micro_batches = 0;
 		other.forward_cut_count = other.backward_cut_count = -1;
-		if (rh_forecast_input_of_machine(&other, &machine, &input[i])) {
+		if (rh_forecast_input_of_machine(&other, &machine, NULL, &input[i])) {
 			rh_error_clear(); /* rows of this model are not cut, or there are too many chunks */
 			break;
 		}

@@ -362,8 +362,8 @@ static void tell(const struct mending *at, const struct mend_try *mend, struct r
 	if (mend->spills)
 		snprintf(out->text + length, sizeof out->text - (size_t)length, " (%.1f GiB written to NVMe a step%s%s%s)",
 		         (double)is->nvme_step_bytes / gib,
-		         at->trial.machine->hardware->nvme.bytes ? "" : "; the profile has no nvme, whose speed decides", *remark ? "; " : "",
-		         remark);
+		         at->trial.machine->hardware->nvme.bytes ? "" : "; the profile has no nvme, whose speed decides",
+		         *remark ? "; " : "", remark);
 	else if (*remark)
 		snprintf(out->text + length, sizeof out->text - (size_t)length, " (%s)", remark);
 }
@@ -410,10 +410,8 @@ int outlook_mend(struct rh_tasks *tasks, const struct rh_config *config, const s
 	if (!at)
 		return -ENOMEM;
 	for (int i = 0; i < 2; i++)
-		at[i] = (struct mending){.config = config,
-		                         .trial = {.machine = machine, .input = input, .of = config},
-		                         .tasks = tasks,
-		                         .out = out};
+		at[i] = (struct mending){
+		        .config = config, .trial = {.machine = machine, .input = input, .of = config}, .tasks = tasks, .out = out};
 	rh_task_begin(tasks, &task, mend_by_cap, &at[CAPS]); /* beside those that depend on one another */
 	if (!has_change(&at[CHANGES]) && config->dtype == RH_BF16 && config->optim == RH_OPTIM_ADAMW && !config->use_lora) {
 		half.state_layout = RH_LAYOUT_SPLIT8;

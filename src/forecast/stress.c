@@ -84,7 +84,7 @@ static int simulate(const struct rh_config *config, const struct rh_session_mach
 {
 	struct rh_forecast_input input;
 	*out = (struct rh_forecast){0};
-	int rc = rh_forecast_input_of_machine(config, machine, &input);
+	int rc = rh_forecast_input_of_machine(config, machine, NULL, &input);
 	if (!rc)
 		rc = rh_forecast_judged(config, machine, &input, NULL, out);
 	rh_forecast_input_free(&input);

@@ -122,7 +122,7 @@ int planning_rounds(struct planning *planning, struct candidate out[RH_RUN_PLANS
  * planning_try_saves  plans that choice with as large a fused stage as fits, from choice->fused on, in as few rounds as fit, from
  *                     choice->round on; RH_DOES_NOT_FIT
  * planning_share_saves  sets what follows from a choice of several devices that saves: fates, and costs to cut stages by
- * planning_shared_saves  adds to a choice of several devices the number-th way to save; 0: there is none
+ * planning_shared_saves  there are a few ways for several devices to save: puts way `number`, from 0, into the choice; 0: no such way
  * planning_host_late  such a candidate's late_s
  * planning_try_shared_saves  plans that choice, with fewer layers that save where host memory is too small for all; RH_DOES_NOT_FIT */
 int planning_may_save(const struct planning *planning);

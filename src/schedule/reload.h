@@ -28,19 +28,19 @@ struct rh_reload_access {
 struct rh_reload_write {
 	int record;          /* on NVMe, from 0 among those of its size; -1: it is not written there */
 	int size;            /* rh_record_size */
-	int reloads, unused; /* scratch: reloads that are still to be made; another write whose record is free */
+	int reloads, unused; /* while records are given out: reloads of it that are still to come; the next in the list of free records */
 };
 
 /* More than 20 members: arrays with their counts and capacities, which are used again from program to program. */
 struct rh_reloads {
 	struct rh_reload_access *access;
 	struct rh_reload_write *write;
-	int64_t *reload;                /* the write that each reload reads */
-	size_t accesses, writes, count; /* count: of reloads */
-	int records[RH_RECORD_SIZES];   /* on NVMe at once, at most */
-	int64_t step_writes;            /* to NVMe, in the step that has the most */
+	int64_t *reload;                      /* the write that each reload reads */
+	size_t accesses, writes, count;       /* count: of reloads */
+	int records[RH_RECORD_SIZES];         /* on NVMe at once, at most */
+	int64_t step_writes;                  /* to NVMe, in the step that has the most */
 	int64_t size_writes[RH_RECORD_SIZES]; /* of these */
-	size_t next;                    /* of the accesses */
+	size_t next;                          /* of the accesses */
 	/* scratch */
 	int64_t *latest; /* (kinds, layers + 1, micro_batches): the latest write of each boundary */
 	int64_t *of_step;

@@ -28,7 +28,7 @@ static inline int predict_words(const char *line, struct rh_forecast *out)
 	}
 	check_ok(rh_config_load("plan", count, argument, NULL, &config));
 	check_ok(rh_machine_find(&config, &found));
-	check_ok(rh_forecast_input_of_machine(&config, &found.machine, &input));
+	check_ok(rh_forecast_input_of_machine(&config, &found.machine, NULL, &input));
 	int rc = rh_forecast_judged(&config, &found.machine, &input, NULL, out);
 	if (rc != RH_DOES_NOT_FIT && rc != -ENOSPC)
 		check_ok(rc);

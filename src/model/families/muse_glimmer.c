@@ -4,13 +4,10 @@
 #include "model/families/families.h"
 
 static const struct rh_family_names names = {
-        .embedding = "model.language_model.embed_tokens",
-        .layers = "model.language_model.layers.",
-        .final_norm = "model.language_model.norm",
-        .head = "lm_head",
-        .norm = {"input_layernorm", "pre_feedforward_layernorm", "post_attention_layernorm", "post_feedforward_layernorm"},
+        RH_NAMES_INSIDE,
+        RH_FOUR_NORMS,
         .attention = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "self_attn.gate_proj"},
-        .mlp = {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}};
+        RH_GATED_NAMES};
 
 /* There is no class of the text model alone that has a head. */
 #define ARCHITECTURE "MuseGlimmerForConditionalGeneration"

@@ -7,6 +7,10 @@
 #include "device/cpu/simd/vector.h"
 
 enum { SIDE = 16, PANEL = 2 * SIDE, DEPTH = 32, TILE = SIDE * SIDE /* words */ };
+/* Of both: a panel of k_block is 48 KiB. */
+#define PAIRS_PANELS                                                                                                                       \
+	.panel_rows = PANEL, .panel_cols = PANEL, .element_bytes = 2, .k_unit = DEPTH, .k_block = 768, .a_panels = 4, .b_panels = 12,      \
+	.narrow = 2
 
 SIMD_INLINE __mmask32 first_of_32(int64_t n)
 {

@@ -56,16 +56,4 @@ static void tiles(int64_t kc, const void *a, const void *b, int64_t b_step, int6
 	_tile_release(); /* a thread switch saves what is in use */
 }
 
-const struct gemm_tiles SIMD(gemm_tiles) = {
-        .panel_rows = PANEL,
-        .panel_cols = PANEL,
-        .element_bytes = 2,
-        .k_unit = DEPTH,
-        .k_block = 768, /* a panel is 48 KiB */
-        .a_panels = 4,
-        .b_panels = 12,
-        .narrow = 2,
-        .pack_a = pack_a,
-        .pack_b = pack_b,
-        .tiles = tiles,
-};
+const struct gemm_tiles SIMD(gemm_tiles) = {PAIRS_PANELS, .pack_a = pack_a, .pack_b = pack_b, .tiles = tiles};
