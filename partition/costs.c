@@ -249,7 +249,8 @@ int rh_costs_spare(const struct rh_model *model, const struct rh_micro_shape *sh
 	}
 	for (int i = 0; !rc && i < plan->backward_stages; i++) {
 		const struct rh_stage *stage = &plan->backward[i];
-		int is_fated = rh_stage_plan_piece(plan, *stage, stage->lo).places != NULL, in_part = is_fated && plan->places[i].recomputes;
+		int is_fated = rh_stage_plan_piece(plan, *stage, stage->lo).places != NULL,
+		    in_part = is_fated && plan->places[i].recomputes;
 		if (in_part && !at.weights)
 			rc = measuring_open(&at);
 		for (int l = stage->lo; !rc && is_fated && l < stage->hi; l++) {
@@ -311,7 +312,8 @@ static int64_t save_budget(const struct rh_save_request *request, int l, const s
 {
 	const struct rh_layer_cost *cost = &request->costs->layer[l];
 	double boundary = (double)cost->boundary_bytes, input = request->devices > 1 ? boundary : 0;
-	double down = request->down_bytes_per_s * cost->forward_s - boundary, up = request->up_bytes_per_s * cost->backward_s - 2 * boundary;
+	double down = request->down_bytes_per_s * cost->forward_s - boundary,
+	       up = request->up_bytes_per_s * cost->backward_s - 2 * boundary;
 	double most = fmin(down, up);
 	if (request->host_bytes_per_s > 0 && request->devices > 1) {
 		double each = request->host_bytes_per_s / request->devices, all = each * (cost->forward_s + cost->backward_s);

@@ -35,7 +35,7 @@ struct stage_planner {
 	enum plain plain; /* what is being tried; of a model of whose weights nothing is made IN_ROOM, which has no bytes */
 	struct plan_stage_bytes *memo[PLAINS][PASSES]; /* of stages that were measured */
 	struct rh_stage_state state;
-	struct rh_stage fated;            /* with its fates, measured last; of no layers: none was */
+	struct rh_stage fated; /* with its fates, measured last; of no layers: none was */
 	struct plan_stage_bytes fated_bytes;
 	struct rh_fates *all_kept;        /* (layers) */
 	struct rh_view *boundary;         /* scratch: (layers + 1), absent */

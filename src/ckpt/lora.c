@@ -78,7 +78,8 @@ static int take_pair(const struct lora *lora, const char *module, const char *ta
 	snprintf(name, sizeof name, "base_model.model.%.400s.lora_magnitude_vector", module);
 	const struct rh_safetensor *magnitude = lora->peft.use_dora ? rh_safetensors_find(lora->file, name) : NULL;
 	if (lora->peft.use_dora && (!magnitude || magnitude->rank != 1 || magnitude->shape[0] != outputs))
-		return rh_fail(-EINVAL, "%s: use_dora: the file lacks %s, or it is not %lld numbers long", lora->dir, name, (long long)outputs);
+		return rh_fail(-EINVAL, "%s: use_dora: the file lacks %s, or it is not %lld numbers long", lora->dir, name,
+		               (long long)outputs);
 	out->magnitude = magnitude;
 	out->a = a;
 	out->b = b;

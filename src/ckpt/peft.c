@@ -29,9 +29,10 @@ static int is_set(const json_t *value)
 /* All that changes what an adapter computes and is not built. */
 static int refuse_features(const json_t *json, const char *where)
 {
-	static const char *const keys[] = {
-	        "layers_pattern",    "layer_replication", "lora_bias",     "trainable_token_indices", "use_qalora",     "use_bdlora",
-	        "alora_invocation_tokens", "kasa_config", "monteclora_config", "velora_config",           "arrow_config",   "megatron_config"};
+	static const char *const keys[] = {"layers_pattern",          "layer_replication", "lora_bias",
+	                                   "trainable_token_indices", "use_qalora",        "use_bdlora",
+	                                   "alora_invocation_tokens", "kasa_config",       "monteclora_config",
+	                                   "velora_config",           "arrow_config",      "megatron_config"};
 	static const char *const starts[] = {"pissa", "olora", "corda", "loftq", "lora_ga"};
 	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
 		if (is_set(json_object_get(json, keys[i])))
@@ -197,7 +198,8 @@ static int parse(const json_t *json, const char *where, struct rh_peft_config *o
 	if (!rc)
 		rc = parse_names(json, "target_parameters", where, &out->parameter, &out->parameters);
 	if (!rc && out->use_dora && out->parameters)
-		rc = rh_fail(-EINVAL, "%s: 'use_dora' is of modules, and 'target_parameters' names parameters of experts; PEFT has no DoRA of these",
+		rc = rh_fail(-EINVAL,
+		             "%s: 'use_dora' is of modules, and 'target_parameters' names parameters of experts; PEFT has no DoRA of these",
 		             where);
 	if (!rc)
 		rc = parse_names(json, "modules_to_save", where, &out->saved, &out->saves);

@@ -20,7 +20,7 @@ struct source_scaled {
 	enum rh_dtype dtype;                  /* as they are stored */
 	const struct rh_file_in *nested_file; /* of their own scales, F32 */
 	int64_t nested_offset;
-	float *map; /* RH_NESTED_MAP numbers; NULL: scales are not nested */
+	float *map;               /* RH_NESTED_MAP numbers; NULL: scales are not nested */
 	float factor[RH_FACTORS]; /* of RH_TAIL_FACTORS */
 };
 
@@ -47,8 +47,8 @@ struct source_entry {
 	const struct rh_file_in *file2;
 	enum rh_dtype dtype2;
 	int64_t offset2;
-	int has_one_added;              /* a norm's weights are stored as 1 + w */
-	int is_minus_exp;               /* stored as -exp of the model's */
+	int has_one_added; /* a norm's weights are stored as 1 + w */
+	int is_minus_exp;  /* stored as -exp of the model's */
 	struct source_tiles tiles;
 	const struct rh_file_in *scale; /* MXFP4 (dtype RH_FP4): the file of the scales, which begin at scale_offset; NULL: not MXFP4 */
 	int64_t scale_offset;

@@ -60,7 +60,8 @@ static int write_adapter(const struct rh_config *config)
 	if (!config->outfile)
 		return rh_fail(-EINVAL, "outfile: an adapter is exported to a .gguf file; name it (merge writes a directory)");
 	if (rh_is_k_mixture(dtype))
-		return rh_fail(-EINVAL, "outtype: %s is a mixture of types for a whole model; an adapter alone is f32, bf16, f16, q8_0 or q4_0",
+		return rh_fail(-EINVAL,
+		               "outtype: %s is a mixture of types for a whole model; an adapter alone is f32, bf16, f16, q8_0 or q4_0",
 		               rh_gguf_file_type_name(dtype));
 	int rc = check(config);
 	if (!rc)

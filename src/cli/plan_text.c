@@ -79,7 +79,7 @@ static int put_tiers(struct rh_text *out, const struct rh_forecast *is)
 		snprintf(what + length, sizeof what - (size_t)length, ", carried %.2f", (double)plan->cache_bytes / gib);
 	int rc = put_tier(out, is->host_devices ? "each device" : "each GPU", is->device_bytes, is->device_budget, what);
 	length = snprintf(what, sizeof what, ": weights and optimizer %.2f, boundary activations %.2f", (double)is->store_bytes / gib,
-	                      (double)(is->boundary_bytes - plan->saved_bytes) / gib);
+	                  (double)(is->boundary_bytes - plan->saved_bytes) / gib);
 	if (plan->saved_bytes)
 		length +=
 		        snprintf(what + length, sizeof what - (size_t)length, ", saved activations %.2f", (double)plan->saved_bytes / gib);
@@ -173,8 +173,9 @@ static int put_speed(struct rh_text *out, const struct rh_config *config, const 
 		rc = rh_text_printf(out, "helps most   %s: %.1f %% more tokens/s\n", look->advice.text, 100 * look->advice.gain);
 	double gain = rh_machine_bf16_gain(found, config);
 	if (!rc && gain > 0)
-		rc = rh_text_printf(out, "faster       dtype: bfloat16, in which this processor's products are %.1f times as fast (other results)\n",
-		                    gain);
+		rc = rh_text_printf(
+		        out, "faster       dtype: bfloat16, in which this processor's products are %.1f times as fast (other results)\n",
+		        gain);
 	return rc || input->of_images
 	               ? rc
 	               : put_longest(out, input->positions, look, found->machine.devices, config->per_device_train_batch_size);
@@ -195,8 +196,9 @@ static int put_head(struct rh_text *out, const struct rh_machine_found *found, c
 static int put_step(struct rh_text *out, const struct rh_config *config, const struct rh_forecast_input *input)
 {
 	int64_t rows = config->per_device_train_batch_size, micro = input->count[0] / rh_chunks_of(&input->work);
-	int rc = rh_text_printf(out, "step         %lld row%s of %.0f tokens in all: %lld micro-batch%s of up to %lld", (long long)(rows * micro),
-	                        rows * micro == 1 ? "" : "s", input->tokens_a_step, (long long)micro, micro == 1 ? "" : "es", (long long)rows);
+	int rc = rh_text_printf(out, "step         %lld row%s of %.0f tokens in all: %lld micro-batch%s of up to %lld",
+	                        (long long)(rows * micro), rows * micro == 1 ? "" : "s", input->tokens_a_step, (long long)micro,
+	                        micro == 1 ? "" : "es", (long long)rows);
 	if (!rc)
 		rc = rh_text_printf(out, "\ntrains       %s%s", input->trains,
 		                    config->use_lora && !config->lora_targets_given && !config->adapter_name_or_path

@@ -23,7 +23,7 @@ enum { RH_MENDS_MOST = 8 };
 
 struct rh_outlook {
 	int fits;
-	char refusal[512];                    /* the error line, where the run does not fit */
+	char refusal[512];                  /* the error line, where the run does not fit */
 	struct rh_mend mend[RH_MENDS_MOST]; /* changes after which it fits, each alone enough, the fastest first */
 	int mends;
 	int64_t spilled_ram_bytes; /* host memory needed even with everything spilled that can be; 0: spilling is enough, or was not tried */

@@ -117,16 +117,19 @@ static void advise_gpus(const struct doctor_facts *f, const struct doctor_measur
 		ADVISE(out, "registered",
 		       ("only %.1f of %.1f GiB of host memory could be registered with the GPU", (double)m->copies.registered / gib,
 		        (double)m->copies.tried / gib),
-		       ("end other runs on the GPU; a virtual machine may need more memory (WSL2: memory= in .wslconfig, then wsl --shutdown)"));
+		       ("end other runs on the GPU; a virtual machine may need more memory (WSL2: memory= in .wslconfig, then wsl "
+		        "--shutdown)"));
 	if (f->is_wsl)
 		ADVISE(out, "wsl",
-		       ("the GPU is reached through Windows (WSL 2): what does not fit its memory may lie in host memory without an error, little "
+		       ("the GPU is reached through Windows (WSL 2): what does not fit its memory may lie in host memory without an error, "
+		        "little "
 		        "host memory can be registered, and launches are sent in batches"),
 		       ("leave max_vram 1 GiB below what Windows' task manager shows as free, or boot Linux itself for speed"));
 	if (m->has_time_limit)
 		ADVISE(out, "display",
 		       ("the GPU drives a display, whose driver ends kernels that take seconds, as attention over very long rows can"),
-		       ("train on a GPU without a display (--device cuda:N), or end the desktop: sudo systemctl isolate multi-user.target"));
+		       ("train on a GPU without a display (--device cuda:N), or end the desktop: sudo systemctl isolate "
+		        "multi-user.target"));
 	int which = 0;
 	while (m->address && which < f->gpus - 1 && strcmp(m->address, f->gpu[which].link.address))
 		which++;

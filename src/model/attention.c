@@ -26,6 +26,11 @@ static int is_side_gated(const struct rh_traits *traits)
 	return traits->mixer == RH_MIXER_SIDE_GATED_ATTENTION;
 }
 
+static int has_gates(const struct rh_traits *traits)
+{
+	return is_gated(traits) || is_side_gated(traits);
+}
+
 static void size(const struct rh_model_config *config, struct rh_layer *layer)
 {
 	const struct rh_traits *traits = &layer->traits;
@@ -237,8 +242,8 @@ static void set_attention(const struct rh_emit *emit, const struct rh_traits *tr
 
 static void split_launch(const struct rh_model *model, struct rh_op *op)
 {
-	int uses_tensor_cores =
-	        op->attention.p == 0 && rh_attention_uses_tensor_cores(model->dtype, op->operand[RH_ATTENTION_Q].cols / op->attention.heads);
+	int uses_tensor_cores = op->attention.p == 0 &&
+	                        rh_attention_uses_tensor_cores(model->dtype, op->operand[RH_ATTENTION_Q].cols / op->attention.heads);
 	rh_attention_split(op, uses_tensor_cores ? model->attention_flops : model->plain_attention_flops);
 }
 
@@ -515,10 +520,9 @@ static void declare(const struct rh_emit *emit, int index, struct emit_table *ta
 		emit_row(table, QK, act, tokens, normed, (struct emit_origin){mixer, qkv | ropes, 0});
 		emit_row(table, NORM_QK, RH_F32, tokens, stats, (struct emit_origin){mixer, qkv | ropes, 0});
 	}
-	int gates = is_gated(traits) || is_side_gated(traits);
-	emit_row(table, OUT, act, tokens, q, (struct emit_origin){mixer, attended, out_is_deferred && !gates});
+	emit_row(table, OUT, act, tokens, q, (struct emit_origin){mixer, attended, out_is_deferred && !has_gates(traits)});
 	emit_row(table, D_QKV, act, tokens, wide, (struct emit_origin){RH_MAKER_BACKWARD, 0, d_qkv_is_deferred});
-	if (gates) /* the input of O */
+	if (has_gates(traits)) /* the input of O */
 		emit_row(table, GATED, act, tokens, q, (struct emit_origin){RH_MAKER_BACKWARD, 0, out_is_deferred});
 	if (!is_side_gated(traits))
 		return;
@@ -546,7 +550,7 @@ static struct rh_view gate(struct rh_emit *emit, int index, const struct rh_view
 {
 	const struct rh_traits *traits = &emit->model->layer[index].traits;
 	struct rh_op op = {.kind = RH_OP_GATE, .gate.f = RH_GATE_SIGMOID};
-	if (!is_gated(traits) && !is_side_gated(traits))
+	if (!has_gates(traits))
 		return view[OUT];
 	struct rh_view y = emit_act(emit, view[OUT].rows, view[OUT].cols);
 	op.operand[RH_GATE_X] = by_head(traits, view[OUT]);
@@ -602,7 +606,7 @@ static void backward(struct rh_emit *emit, int index, struct rh_activations *s, 
 	int64_t mark = emit->arena->used;
 	struct rh_view d_o = emit_act(emit, out.rows, out.cols);
 	emit_linear_dx(emit, o_of(index), dy, d_o, s);
-	if (is_gated(traits) || is_side_gated(traits)) {
+	if (has_gates(traits)) {
 		out = emit_operand(emit, s, GATED);
 		gate_backward(emit, index, s->view, d_o, out, d_gate);
 	}
@@ -645,7 +649,7 @@ static void gradients(struct rh_emit *emit, int index, struct rh_activations *s,
 static void weights(struct rh_emit *emit, int index, struct rh_activations *s)
 {
 	const struct rh_traits *traits = &emit->model->layer[index].traits;
-	int input = is_gated(traits) || is_side_gated(traits) ? GATED : OUT;
+	int input = has_gates(traits) ? GATED : OUT;
 	emit_linear_dw(emit, o_of(index), s->view[RH_ROW_GRADIENT + RH_MIXER], s->view[input], s);
 	input_gradients(emit, index, s, s->view[RH_ROW_INPUT + RH_MIXER]);
 }

@@ -276,7 +276,8 @@ static void place_image_tokens(const struct rh_model_config *config, int64_t hid
 static void place_patches(const struct rh_model_config *config, int64_t hidden, struct layout *at, struct rh_linear *linear)
 {
 	int64_t side = config->patch_size;
-	*linear = (struct rh_linear){.inputs = rh_model_patch(config), .outputs = hidden, .bias = -1, .lora_a = -1, .lora_b = -1, .magnitude = -1};
+	*linear = (struct rh_linear){
+	        .inputs = rh_model_patch(config), .outputs = hidden, .bias = -1, .lora_a = -1, .lora_b = -1, .magnitude = -1};
 	linear->weight = place_shaped(at, rh_model_names(config)->patches, "weight", linear->outputs, linear->inputs,
 	                              (int64_t[4]){linear->outputs, config->num_channels, side, side});
 }
@@ -511,8 +512,8 @@ static int lay_out_layer(struct rh_model *model, const struct rh_lora_config *lo
 	                           .width = config->hidden_size};
 	const struct rh_half *half[RH_HALVES] = {half_of(layer, RH_MIXER), half_of(layer, RH_MLP)};
 	for (int p = 0; p < RH_PROJS; p++)
-		layer->proj[p] = (struct rh_linear){
-		        .weight = -1, .bias = -1, .lora_a = -1, .lora_b = -1, .magnitude = -1, .site = site_of(p)};
+		layer->proj[p] =
+		        (struct rh_linear){.weight = -1, .bias = -1, .lora_a = -1, .lora_b = -1, .magnitude = -1, .site = site_of(p)};
 	for (int which = 0; which < RH_HALVES; which++) {
 		for (int t = 0; t < RH_HALF_TENSORS; t++)
 			layer->own[which][t] = -1;

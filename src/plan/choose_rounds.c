@@ -32,7 +32,7 @@ struct choosing {
 	double fastest_s, tie;
 	int fused;        /* the lowest first layer of a fused stage; 0: all plans are one stage */
 	int is_one_stage; /* some plan is */
-	int is_too_slow; /* the latest plan is slower than any memory saved is worth */
+	int is_too_slow;  /* the latest plan is slower than any memory saved is worth */
 };
 
 int rh_run_plan_is_better(const struct rh_run_plan *a, double a_step_s, const struct rh_run_plan *b, double b_step_s)
@@ -276,11 +276,8 @@ static int consider_saved(struct choosing *at, int fused, enum saves saves)
 {
 	struct planning *planning = at->planning;
 	int64_t given = planning->request->config->round_micro_batches, count = planning->executor.train_micro_batches;
-	const struct choice choice = {.round = given ? given : count,
-	                              .fused = fused,
-	                              .saves = saves,
-	                              .plain = at->plain,
-	                              .spill = planning->spill};
+	const struct choice choice = {
+	        .round = given ? given : count, .fused = fused, .saves = saves, .plain = at->plain, .spill = planning->spill};
 	struct candidate now = {.cap_bytes = -1};
 	int rc = planning_try_saves(planning, choice, &now);
 	if (!rc)
@@ -322,7 +319,7 @@ static int consider_smaller_fused(struct choosing *at, int fused)
 {
 	int rc = 0, top = at->planning->costs.layers - 1;
 	for (int below = 1; !rc && below < top - fused; below *= 2)
-		for (int layers = below; !rc && layers < top - fused && layers < 2 * below; layers += below > 1 ? below / 2 : 1)
+		for (int layers = below; !rc && layers < top - fused && layers<2 * below; layers += below> 1 ? below / 2 : 1)
 			rc = consider_saves(at, top - layers, 1);
 	return rc;
 }

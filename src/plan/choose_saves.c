@@ -14,9 +14,8 @@ int planning_may_save(const struct planning *planning)
 	const struct rh_run_machine *machine = &planning->request->machine;
 	return stages->trains && machine->device_room && !rh_model_is_part(stages->model) &&
 	       (stages->devices == 1 || !stages->train.chunks) && !stages->model->saves_narrow && !stages->deferral &&
-	       !stages->kept_micro_batches &&
-	       !stages->fates && stages->forward_cut_count < 0 && stages->backward_cut_count < 0 && planning->balance.up_bytes_per_s > 0 &&
-	       planning->balance.down_bytes_per_s > 0;
+	       !stages->kept_micro_batches && !stages->fates && stages->forward_cut_count < 0 && stages->backward_cut_count < 0 &&
+	       planning->balance.up_bytes_per_s > 0 && planning->balance.down_bytes_per_s > 0;
 }
 
 static struct rh_save_request save_request(const struct planning *planning, const struct rh_rates *rates)

@@ -29,8 +29,7 @@ int64_t rh_run_program_bytes(const struct rh_config *config, const struct rh_run
 	int64_t cores = machine->cores, devices = machine->devices,
 	        library = config->mode == RH_MODE_LOCAL ? 0 : rh_transport_traits(config->link_transport).library_mib;
 	return RH_DATASET_PROGRAM_BYTES + (library << 20) + (cores > 2 ? cores - 2 : 0) * THREAD +
-	       (machine->device_room ? DRIVER + devices * WORKER : (devices - 1) * DEVICE) +
-	       tokenizer_bytes(model) + model->layers * LAYER;
+	       (machine->device_room ? DRIVER + devices * WORKER : (devices - 1) * DEVICE) + tokenizer_bytes(model) + model->layers * LAYER;
 }
 
 /* Bytes written to NVMe before the first step: the weights as they are loaded, given adapters once more and, for a run that continues a

@@ -29,11 +29,11 @@ enum saves { SAVES_NONE, SAVES_FITTING, SAVES_INPUTS, SAVES_HALF, SAVES_HOST, SA
 struct choice {
 	int64_t round; /* micro-batches in a round */
 	enum cutter cutter;
-	int eighths;     /* of a device's memory, that stages may take; 0: all of it */
-	int fused;       /* with CUT_BELOW_FUSED: the fused stage's first layer */
+	int eighths; /* of a device's memory, that stages may take; 0: all of it */
+	int fused;   /* with CUT_BELOW_FUSED: the fused stage's first layer */
 	enum saves saves;
-	int saves_from;  /* of several devices: the lowest layer of which more than the input is saved */
-	int stages_most; /* most stages that host memory allows; 0: any number */
+	int saves_from;   /* of several devices: the lowest layer of which more than the input is saved */
+	int stages_most;  /* most stages that host memory allows; 0: any number */
 	int spill;        /* what lies on NVMe: bits of enum rh_spill */
 	int frozen_share; /* of struct rh_store_options */
 	enum rh_plain plain;
@@ -81,9 +81,9 @@ struct planning {
 	struct rh_fates *fates;
 	struct rh_boxes boxes; /* boxes.boxes 0: this one alone */
 	int64_t data_bytes, reading_bytes;
-	int spill;     /* what the plans that are searched for now put on NVMe: bits of enum rh_spill without AUTO */
+	int spill;       /* what the plans that are searched for now put on NVMe: bits of enum rh_spill without AUTO */
 	int frozen_most; /* with `auto`, of RH_STORE_FROZEN_PARTS frozen blocks the most that are spilled */
-	int lacks_ram; /* since it was last cleared, a choice did not fit for want of host memory, or had fewer spare buffers */
+	int lacks_ram;   /* since it was last cleared, a choice did not fit for want of host memory, or had fewer spare buffers */
 };
 
 /* NULL: this box alone. */

@@ -309,17 +309,16 @@ void planning_describe(const struct rh_run_request *request, struct planning *ou
 	                                             .backward_cuts = config->backward_cuts,
 	                                             .forward_cut_count = config->forward_cut_count,
 	                                             .backward_cut_count = config->backward_cut_count};
-	out->executor =
-	        (struct rh_executor_plan){.devices = devices,
-	                                  .train_micro_batches = work->train_micro_batches,
-	                                  .infer_micro_batches = work->infer_micro_batches,
-	                                  .logit_cols = work->infer_logits ? rh_model_outputs(request->model->config) : 0,
-	                                  .cache_rows = work->cache_rows,
-	                                  .chunks = work->chunks,
-	                                  .classes = work->classes,
-	                                  .stale = trains && (config->optimizer_staleness || config->paci_update_delay),
-	                                  .update_delay = config->paci_update_delay,
-	                                  .seed = config->seed};
+	out->executor = (struct rh_executor_plan){.devices = devices,
+	                                          .train_micro_batches = work->train_micro_batches,
+	                                          .infer_micro_batches = work->infer_micro_batches,
+	                                          .logit_cols = work->infer_logits ? rh_model_outputs(request->model->config) : 0,
+	                                          .cache_rows = work->cache_rows,
+	                                          .chunks = work->chunks,
+	                                          .classes = work->classes,
+	                                          .stale = trains && (config->optimizer_staleness || config->paci_update_delay),
+	                                          .update_delay = config->paci_update_delay,
+	                                          .seed = config->seed};
 	out->store = (struct rh_store_options){.dtype = config->dtype,
 	                                       .layout = config->state_layout,
 	                                       .optim = config->optim,

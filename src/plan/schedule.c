@@ -294,10 +294,11 @@ int planning_schedule(struct planning *planning)
 		             "schedule than %s, or write model_dropout: false",
 		             planning->executor.schedule->name);
 	if (!rc && planning->executor.schedule->splits_backward && planning->request->model->dora)
-		rc = rh_fail(-EINVAL,
-		             "use_dora: its gradients need the weights, which split backwards do not have when they are made; choose another "
-		             "schedule than %s",
-		             planning->executor.schedule->name);
+		rc = rh_fail(
+		        -EINVAL,
+		        "use_dora: its gradients need the weights, which split backwards do not have when they are made; choose another "
+		        "schedule than %s",
+		        planning->executor.schedule->name);
 	if (!rc)
 		rc = check_delay(planning);
 	return rc ? rc : choose_backward(planning);

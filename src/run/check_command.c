@@ -94,7 +94,8 @@ static void need_uploaded(struct rh_check *check, enum need need)
 			int b = model->layer[l].block[which];
 			if (b >= 0 && check->offset[b] < 0 && command->kind == RH_COMMAND_FORWARD)
 				check_fault(check, -1, "reads block %d, which an upload for a backward lacks", b);
-			if (b < 0 || check->offset[b] < 0 || (need == NEED_PREPARED && !rh_block_plain_bytes(&model->block[b], model->dtype)))
+			if (b < 0 || check->offset[b] < 0 ||
+			    (need == NEED_PREPARED && !rh_block_plain_bytes(&model->block[b], model->dtype)))
 				continue;
 			int64_t first = command->operands.weights + check->offset[b];
 			struct check_content weights = {.what = CHECK_WEIGHTS, .which = b, .step = version_of(check, b), .base = first};

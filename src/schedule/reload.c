@@ -102,9 +102,12 @@ static int count_writes(struct rh_reloads *reloads)
 
 int rh_reloads_find(struct rh_reloads *reloads, const struct rh_boundary_walk *walk, int64_t micro_batches, int write_buffers)
 {
-	struct finding finding = {
-	        .reloads = reloads, .classes = walk->classes, .layers = walk->layers, .write_buffers = write_buffers,
-	        .chunks = walk->chunks, .micro_batches = micro_batches};
+	struct finding finding = {.reloads = reloads,
+	                          .classes = walk->classes,
+	                          .layers = walk->layers,
+	                          .write_buffers = write_buffers,
+	                          .chunks = walk->chunks,
+	                          .micro_batches = micro_batches};
 	size_t boundaries = (size_t)(RH_BOUNDARY_KINDS * (walk->layers + 1) * micro_batches);
 	struct rh_boundary_walk own = *walk;
 	own.access = note;

@@ -40,11 +40,10 @@ static int note(void *context, const struct rh_boundary_access *access)
 	if (rc)
 		return rc;
 	*at = (int64_t)reloads->streams;
-	reloads->stream[reloads->streams++] =
-	        (struct rh_reload_stream){.size = rh_record_size(access->kind, NULL, 0),
-	                                  .slot = access->slot,
-	                                  .last = access->slot,
-	                                  .nth = reloads->round[access->slot].writes++};
+	reloads->stream[reloads->streams++] = (struct rh_reload_stream){.size = rh_record_size(access->kind, NULL, 0),
+	                                                                .slot = access->slot,
+	                                                                .last = access->slot,
+	                                                                .nth = reloads->round[access->slot].writes++};
 	return 0;
 }
 

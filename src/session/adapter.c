@@ -280,7 +280,8 @@ static int check_patterns(const struct rh_model *model, const char *key, const s
 		if (found < 0)
 			return rh_fail_in(found, "%s", key);
 		if (!found)
-			return rh_fail(-EINVAL, "%s: '%.100s' matches no module that gets an adapter; correct it or leave it out", key, pattern);
+			return rh_fail(-EINVAL, "%s: '%.100s' matches no module that gets an adapter; correct it or leave it out", key,
+			               pattern);
 	}
 	return 0;
 }
@@ -296,10 +297,11 @@ static int check_names(const struct rh_config *config, const struct rh_model *mo
 	for (size_t i = 0; i < given->count; i++) {
 		const char *name = given->item[i];
 		if (!adapter_is_of_experts(model->config, name) && !has_module(model, name) && !adapter_is_tied_head(model->config, name))
-			return rh_fail(-EINVAL,
-			               "lora_target_modules: '%.100s' names no linear module of this model, nor its embedding; leave it out "
-			               "(all-linear is all linear modules of layers)",
-			               name);
+			return rh_fail(
+			        -EINVAL,
+			        "lora_target_modules: '%.100s' names no linear module of this model, nor its embedding; leave it out "
+			        "(all-linear is all linear modules of layers)",
+			        name);
 	}
 	return 0;
 }
@@ -377,8 +379,8 @@ int rh_adapter_load(const char *dir, const struct rh_peft_tables *tables, const 
 	return rc;
 }
 
-static int load_table(struct rh_peft_tables *tables, const struct rh_source *source, enum rh_table which,
-                      const struct rh_model *model, int block, int index, struct rh_store *store)
+static int load_table(struct rh_peft_tables *tables, const struct rh_source *source, enum rh_table which, const struct rh_model *model,
+                      int block, int index, struct rh_store *store)
 {
 	enum { PIECE = 1 << 18 }; /* elements */
 	const struct rh_tensor *tensor = &model->block[block].tensor[index];

@@ -8,8 +8,9 @@ int rh_adapter_check_dora(const struct rh_model *model)
 {
 	for (int l = 0; l < model->layers; l++)
 		if (model->layer[l].on_table.r)
-			return rh_fail(-EINVAL, "use_dora: not with adapters of the embedding or the head, which have no magnitudes here; leave "
-			                        "embed_tokens and lm_head out of lora_target_modules");
+			return rh_fail(-EINVAL,
+			               "use_dora: not with adapters of the embedding or the head, which have no magnitudes here; leave "
+			               "embed_tokens and lm_head out of lora_target_modules");
 	for (int l = 0; l < model->layers; l++)
 		for (int p = 0; p < RH_PROJS; p++) {
 			const struct rh_layer *layer = &model->layer[l];
@@ -18,10 +19,11 @@ int rh_adapter_check_dora(const struct rh_model *model)
 				continue;
 			const struct rh_block *block = &model->block[layer->block[0]];
 			if (rh_block_tensor(block, linear->weight, model->dtype).form != RH_FORM_PLAIN)
-				return rh_fail(-EINVAL,
-				               "use_dora: '%s' is packed, in the model's file or by quantize, load_in_4bit or fp8, and DoRA takes "
-				               "the norms of plain rows; train on a base in bf16 or fp32",
-				               block->tensor[linear->weight].name);
+				return rh_fail(
+				        -EINVAL,
+				        "use_dora: '%s' is packed, in the model's file or by quantize, load_in_4bit or fp8, and DoRA takes "
+				        "the norms of plain rows; train on a base in bf16 or fp32",
+				        block->tensor[linear->weight].name);
 		}
 	return 0;
 }
@@ -29,7 +31,8 @@ int rh_adapter_check_dora(const struct rh_model *model)
 static int measure(const struct rh_model *model, const struct rh_layer *layer, const struct rh_linear *linear, struct rh_store *store)
 {
 	int64_t in = linear->inputs, out = linear->outputs, r = linear->r;
-	float *a = rh_alloc((size_t)(r * in), sizeof *a), *b = rh_alloc((size_t)(out * r), sizeof *b), *row = rh_alloc((size_t)in, sizeof *row);
+	float *a = rh_alloc((size_t)(r * in), sizeof *a), *b = rh_alloc((size_t)(out * r), sizeof *b),
+	      *row = rh_alloc((size_t)in, sizeof *row);
 	float *magnitude = rh_alloc((size_t)out, sizeof *magnitude);
 	int rc = a && b && row && magnitude ? 0 : -ENOMEM;
 	if (!rc)
@@ -46,7 +49,8 @@ static int measure(const struct rh_model *model, const struct rh_layer *layer, c
 			squares += (double)row[i] * (double)row[i];
 		magnitude[o] = (float)sqrt(squares);
 		if (!rc && !(magnitude[o] > 0))
-			rc = rh_fail(-EINVAL, "use_dora: row %lld of '%s' is zero, which has no direction; leave the module out (exclude_modules)",
+			rc = rh_fail(-EINVAL,
+			             "use_dora: row %lld of '%s' is zero, which has no direction; leave the module out (exclude_modules)",
 			             (long long)o, model->block[layer->block[0]].tensor[linear->weight].name);
 	}
 	if (!rc)

@@ -415,7 +415,8 @@ static int open_devices(struct rh_session *session)
 
 int rh_session_clipping_devices(const struct rh_session *session)
 {
-	return rh_session_updates_by_stage(session->config) && session->config->max_grad_norm > 0 ? session->plan.stages.forward_stages + 1 : 0;
+	return rh_session_updates_by_stage(session->config) && session->config->max_grad_norm > 0 ? session->plan.stages.forward_stages + 1
+	                                                                                          : 0;
 }
 
 int rh_session_stage_of(const struct rh_session *session, int block)

@@ -37,8 +37,8 @@ struct page_run {
 	size_t lines, capacity[PAGE_COLUMNS];
 	struct page_answer *answer;
 	size_t answers, answer_room;
-	json_t *status;  /* status.json; NULL: there is none that can be read */
-	char *config;    /* the text of the newest checkpoint's config.yaml; NULL: none */
+	json_t *status; /* status.json; NULL: there is none that can be read */
+	char *config;   /* the text of the newest checkpoint's config.yaml; NULL: none */
 	/* (losses) of each step, where status.json has them and metrics.jsonl fewer: a short run's curve. NULL: none */
 	double *loss_step, *loss;
 	size_t losses;

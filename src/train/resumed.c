@@ -91,6 +91,9 @@ static int check_adapter(const struct training *run, const char *checkpoint)
 	else if (then.r != now->r)
 		rc = rh_fail(-EINVAL, "resume_from_checkpoint: %s holds an adapter of another rank than %" PRId64 "; give lora_r: %" PRId64,
 		             checkpoint, now->r, then.r);
+	else if (then.use_dora != now->use_dora)
+		rc = rh_fail(-EINVAL, "resume_from_checkpoint: %s holds an adapter %s DoRA's magnitudes; give use_dora: %s", checkpoint,
+		             then.use_dora ? "with" : "without", then.use_dora ? "true" : "false");
 	else if (!has_same_targets(&then, now))
 		rc = fail_targets(checkpoint, &then);
 	rh_peft_config_free(&then);

@@ -41,8 +41,8 @@ struct train_log {
 	struct rh_metrics *metrics;
 	struct rh_reports *reports; /* NULL: report_to names none */
 	struct rh_status *status;
-	double began, since_log;    /* clock, behind which evaluations and saving are put */
-	double started;             /* clock */
+	double began, since_log; /* clock, behind which evaluations and saving are put */
+	double started;          /* clock */
 	struct rh_step_times times_since_log;
 	struct rh_space_stats nvme_logged; /* up to the last line */
 	int64_t tokens_since_log, tokens_before;

@@ -63,8 +63,9 @@ static void make_runs(struct scratch *scratch)
 	for (int i = 0; i < 12; i++)
 		snprintf(held + strlen(held), sizeof held - strlen(held),
 		         "{\"text\": \"the cat %d sat on the mat and looked at the dog that ran to the end of it, where it is so\"}\n", i);
-	write_text(path_of("%s/rows.jsonl", dir), "{\"text\": \"the cat sat on the mat\"}\n{\"text\": \"a dog ran\"}\n{\"text\": \"the end\"}\n"
-	                                          "{\"text\": \"it is so\"}\n");
+	write_text(path_of("%s/rows.jsonl", dir),
+	           "{\"text\": \"the cat sat on the mat\"}\n{\"text\": \"a dog ran\"}\n{\"text\": \"the end\"}\n"
+	           "{\"text\": \"it is so\"}\n");
 	write_text(path_of("%s/held.jsonl", dir), held);
 	write_text(path_of("%s/run.yaml", dir),
 	           path_of("model_name_or_path: %s/hf\ntrain_file: %s/rows.jsonl\nvalidation_file: %s/held.jsonl\neval_strategy: epoch\n"

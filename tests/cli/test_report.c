@@ -198,10 +198,9 @@ static void test_what_is_no_run_is_refused(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_a_page_says_what_the_run_logged), cmocka_unit_test(test_a_run_leaves_its_page),
-	        cmocka_unit_test(test_a_browser_shows_the_page),        cmocka_unit_test(test_runs_stand_side_by_side),
-	        cmocka_unit_test(test_figures_near_the_largest_are_drawn),
-	        cmocka_unit_test(test_what_is_no_run_is_refused),
+	        cmocka_unit_test(test_a_page_says_what_the_run_logged),    cmocka_unit_test(test_a_run_leaves_its_page),
+	        cmocka_unit_test(test_a_browser_shows_the_page),           cmocka_unit_test(test_runs_stand_side_by_side),
+	        cmocka_unit_test(test_figures_near_the_largest_are_drawn), cmocka_unit_test(test_what_is_no_run_is_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -166,6 +166,7 @@ static void test_another_adapter_than_the_checkpoints_is_told_what_to_give(void 
 #define GOES_ON "train @/run.yaml --max_steps 3 --resume_from_checkpoint true "
 	refused(&scratch, GOES_ON "--lora_r 4", "resume_from_checkpoint: |checkpoint-2|another rank than 4; give lora_r: 8");
 	refused(&scratch, GOES_ON, "holds an adapter, and this run trains all weights; give lora_r: 8");
+	refused(&scratch, GOES_ON "--lora_r 8 --use_dora true", "without DoRA's magnitudes; give use_dora: false");
 	refused(&scratch, GOES_ON "--lora_r 8 --lora_target_modules all-linear",
 	        "other modules; give lora_target_modules: [q_proj, v_proj]");
 	refused(&scratch, GOES_ON "--output_dir @/full --lora_r 8", "holds all weights|leave the lora_ keys and use_peft out");

@@ -117,9 +117,11 @@ static void test_configurations_are_converted(void **state)
 	         "dataset: identity,alpaca\ndataset_dir: mine\ntemplate: llama3\nloraplus_lr_ratio: 16\npure_bf16: true\noptim: "
 	         "adamw_torch\n",
 	         "use_peft: true\n|lora_r: 16\n|lora_alpha: 32\n|lora_dropout: 0\n|lora_target_modules: [q_proj,v_proj]\n|train_file: "
-	         "[identity,alpaca]\n|dataset_info: mine/dataset_info.json\n|max_length: 2048\n|optim: adamw_torch\n|loraplus_lr_ratio: 16\n",
+	         "[identity,alpaca]\n|dataset_info: mine/dataset_info.json\n|max_length: 2048\n|optim: adamw_torch\n|loraplus_lr_ratio: "
+	         "16\n",
 	         "# template: |# pure_bf16: |assistant_only_loss: true");
-	converts("finetuning_type: full\nstage: rm\npref_beta: 0.1\nfreeze_trainable_layers: 2\nplugins: [a]\n", "beta: 0.1\n|max_length: 2048",
+	converts("finetuning_type: full\nstage: rm\npref_beta: 0.1\nfreeze_trainable_layers: 2\nplugins: [a]\n",
+	         "beta: 0.1\n|max_length: 2048",
 	         "# stage: |not built|# freeze_trainable_layers: |an adapter comes nearest|# plugins: |# finetuning_type: "
 	         "all weights");
 	converts("finetuning_type: full\nstage: dpo\npref_beta: 0.2\npref_ftx: 0.3\npref_loss: ipo\nkto_chosen_weight: 2\n",

@@ -232,7 +232,8 @@ static void test_bad_lines_are_named(void **state)
 	             NULL);
 	expect_error("{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image\"}]}]}", &config,
 	             ":1: message 1: a part of 'content' is of type image; only text parts are read", NULL);
-	expect_error("{\"messages\":[{\"role\":\"user\",\"content\":null}]}", &config, "can only concatenate str (not \"NoneType\") to str", NULL);
+	expect_error("{\"messages\":[{\"role\":\"user\",\"content\":null}]}", &config, "can only concatenate str (not \"NoneType\") to str",
+	             NULL);
 	expect_error("{\"messages\":[{\"role\":\"human\",\"content\":\"a\"}]}", &config, ":1: message 1: role 'human'",
 	             "user and assistant", NULL);
 	expect_error("{\"messages\":[{\"content\":\"a\"}]}", &config, ":1: message 1 must be an object with a string 'role'", NULL);

@@ -74,10 +74,10 @@ static inline void dora_gradient_case(const struct dora_shape *s, enum rh_dtype 
 /* Around a chunk, a warp and a block's columns; ranks off every border; modules without adapters. */
 static inline void dora_each(dora_check *check)
 {
-	static const struct dora_shape shapes[] = {
-	        {9, 24, {16, 8, 8}, {8, 8, 8}, 0},     {33, 70, {40, 23, 9}, {3, 0, 17}, 8}, {70, 256, {64, 0, 0}, {16, 0, 0}, 0},
-	        {1, 5, {1, 1, 1}, {1, 1, 1}, 1},       {130, 300, {7, 65, 0}, {0, 5, 0}, 3}, {0, 8, {8, 8, 8}, {4, 4, 4}, 0},
-	        {64, 1030, {130, 64, 64}, {64, 8, 0}, 8}};
+	static const struct dora_shape shapes[] = {{9, 24, {16, 8, 8}, {8, 8, 8}, 0},       {33, 70, {40, 23, 9}, {3, 0, 17}, 8},
+	                                           {70, 256, {64, 0, 0}, {16, 0, 0}, 0},    {1, 5, {1, 1, 1}, {1, 1, 1}, 1},
+	                                           {130, 300, {7, 65, 0}, {0, 5, 0}, 3},    {0, 8, {8, 8, 8}, {4, 4, 4}, 0},
+	                                           {64, 1030, {130, 64, 64}, {64, 8, 0}, 8}};
 	uint64_t seed = check_seed();
 	for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
 		for (int bf16 = 0; bf16 < 2; bf16++) {

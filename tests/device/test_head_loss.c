@@ -35,10 +35,9 @@ static struct rh_view fill(char **at, enum rh_dtype dtype, int64_t rows, int64_t
 static void setup(struct problem *p, float spread)
 {
 	int64_t n = p->rows, width = p->hidden, v = p->vocabulary;
-	p->memory =
-	        aligned_alloc(64, (size_t)(4 * (2 * n * width + 2 * v * width + p->chunk * v + 4 * n + 2 * v + 2 * RANK * (n + v)) + 64 * 15) /
-	                                  64 * 64 +
-	                              64);
+	p->memory = aligned_alloc(
+	        64,
+	        (size_t)(4 * (2 * n * width + 2 * v * width + p->chunk * v + 4 * n + 2 * v + 2 * RANK * (n + v)) + 64 * 15) / 64 * 64 + 64);
 	char *at = p->memory;
 	p->op = (struct rh_op){.kind = RH_OP_HEAD_LOSS, .head_loss = {.scale = 0.125f}};
 	struct rh_view *operand = p->op.operand;
@@ -103,7 +102,8 @@ static void compare(const struct problem *p, const float *dw_before)
 {
 	const struct rh_view *operand = p->op.operand;
 	double tolerance = p->act == RH_F32 ? 3e-6 : 4e-3, alpha = p->op.head_loss.alpha == 0 ? 1 : (double)p->op.head_loss.alpha;
-	double cap = (double)p->op.head_loss.cap, *logit = malloc((size_t)p->vocabulary * 8), *dw = calloc((size_t)(p->vocabulary * p->hidden), 8);
+	double cap = (double)p->op.head_loss.cap, *logit = malloc((size_t)p->vocabulary * 8),
+	       *dw = calloc((size_t)(p->vocabulary * p->hidden), 8);
 	double *dbias = calloc((size_t)p->vocabulary, 8), *dup = calloc((size_t)p->vocabulary * RANK, 8);
 	struct distance dh_off = {0}, dw_off = {0};
 	for (int64_t i = 0; i < p->rows; i++) {

@@ -286,8 +286,8 @@ static void test_a_queue_moves_records_beside_its_caller(void **state)
 				taken++;
 			}
 			fill(world.memory + n % AT_ONCE * BYTES, BYTES, (uint32_t)n);
-			check_ok(rh_space_queue_submit(
-			        write, &(struct rh_space_transfer){.record = world.record[1], .memory = world.memory + n % AT_ONCE * BYTES}));
+			check_ok(rh_space_queue_submit(write, &(struct rh_space_transfer){.record = world.record[1],
+			                                                                  .memory = world.memory + n % AT_ONCE * BYTES}));
 		}
 		while (rh_space_queue_is_busy(write)) {
 			int now = rh_space_queue_take(write);
@@ -298,7 +298,8 @@ static void test_a_queue_moves_records_beside_its_caller(void **state)
 		if (!spoilt) {
 			char expected[BYTES];
 			fill(expected, BYTES, TIMES - 1);
-			check_ok(rh_space_queue_submit(read, &(struct rh_space_transfer){.record = world.record[1], .memory = world.memory}));
+			check_ok(rh_space_queue_submit(read,
+			                               &(struct rh_space_transfer){.record = world.record[1], .memory = world.memory}));
 			check_ok(rh_space_queue_take(read));
 			assert_memory_equal(world.memory, expected, BYTES);
 			assert_int_equal(ended, TIMES + 1);

@@ -66,7 +66,8 @@ static void test_auto_is_as_fast_as_the_best_kinds(void **state)
 	check_best(moe_with("--max-ram 20GiB"));
 	check_best("--config-name examples/models/qwen3-8b --hardware rtx4090x1 --gradient-accumulation-steps 8 --max-length 2048 "
 	           "--max-ram 60GiB");
-	check_best("--config-name examples/models/llama-3.1-8b --hardware rtx4090x8 --gpus 2 --gradient-accumulation-steps 8 --max-length 2048 "
+	check_best("--config-name examples/models/llama-3.1-8b --hardware rtx4090x8 --gpus 2 --gradient-accumulation-steps 8 --max-length "
+	           "2048 "
 	           "--max-ram 100GiB");
 }
 

@@ -50,9 +50,9 @@ static inline void lane_case_print(const struct lane_case *is)
 	       (unsigned long long)is->seed, is->model, is->layers, is->lora ? ", LoRA" : "", is->tied ? ", tied" : "",
 	       is->bf16 ? "bf16" : "fp32", is->devices, is->schedule, is->stale ? ", stale" : "", is->clips ? ", clips" : "",
 	       (int)is->micro_batches, (int)is->last_micro_batches, (int)is->round, is->forward_cuts, is->backward_cuts,
-	       is->evaluates ? ", evaluates" : "", is->generates ? ", generates" : "", is->packed ? ", packed" : "", is->is_eight ? ", 8-bit" : "",
-	       is->spill,
-	       (long long)is->cap_bytes, is->box, is->boxes, (int)is->delay, is->fates, is->chunks, is->narrow ? ", saves in 8 bits" : "");
+	       is->evaluates ? ", evaluates" : "", is->generates ? ", generates" : "", is->packed ? ", packed" : "",
+	       is->is_eight ? ", 8-bit" : "", is->spill, (long long)is->cap_bytes, is->box, is->boxes, (int)is->delay, is->fates,
+	       is->chunks, is->narrow ? ", saves in 8 bits" : "");
 }
 
 /* Ascending layers in [1, layers), each with one chance in two. */

@@ -246,8 +246,8 @@ static inline uint64_t lane_read_weights(struct lane_machine *machine, const str
 	for (int l = command->lo; l < command->hi; l++)
 		for (int which = 0; which < RH_LAYER_BLOCKS; which++) {
 			int b = model->layer[l].block[which];
-			int is_read = b >= 0 && (command->kind != RH_COMMAND_DEQUANTISE ||
-			                         rh_block_plain_bytes(&model->block[b], model->dtype));
+			int is_read =
+			        b >= 0 && (command->kind != RH_COMMAND_DEQUANTISE || rh_block_plain_bytes(&model->block[b], model->dtype));
 			if (is_read && machine->offset[b] >= 0)
 				hash = lane_read(machine, hash,
 				                 lane_own(machine, command, RH_ROOM_WEIGHTS, b,

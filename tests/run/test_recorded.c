@@ -62,8 +62,8 @@ static void test_recorded_runs_pass_the_checker(void **state)
 	int64_t commands = 0, waits = 0, longest = 0;
 	int ran = 0, absent = 0, faults = 0;
 	struct {
-		int capped, weights, activations, generating, boxes, shared, delayed, packed, in_arena, saved, prepared, chunks, spilled_chunks,
-		        narrow, shared_saved;
+		int capped, weights, activations, generating, boxes, shared, delayed, packed, in_arena, saved, prepared, chunks,
+		        spilled_chunks, narrow, shared_saved;
 	} kinds = {0};
 	int64_t seed = first;
 	for (; ran < count; seed++) {
@@ -97,7 +97,8 @@ static void test_recorded_runs_pass_the_checker(void **state)
 		kinds.shared += rh_model_shared_block(run.session.model) >= 0;
 		if (rh_model_is_packed(run.session.model)) /* where plain matrices have a room it is filled, else nothing fills one */
 			assert_int_equal(run.session.plan.stages.plain_bytes > 0, has_command(lanes, RH_COMMAND_DEQUANTISE, RH_ROOM_NONE));
-		if (run.session.plan.stages.forward_stages + run.session.plan.stages.backward_stages == 1 && !is.is_eight) /* what lies there stays */
+		if (run.session.plan.stages.forward_stages + run.session.plan.stages.backward_stages == 1 &&
+		    !is.is_eight) /* what lies there stays */
 			assert_true(count_commands(lanes, RH_COMMAND_DEQUANTISE) <= is.devices);
 		kinds.prepared += is.is_eight && has_command(lanes, RH_COMMAND_DEQUANTISE, RH_ROOM_NONE);
 		kinds.packed += rh_model_is_packed(run.session.model);
@@ -119,15 +120,16 @@ static void test_recorded_runs_pass_the_checker(void **state)
 	       "4 "
 	       "MiB, %d with weights and %d with activations on NVMe, %d that generate, %d of one box among 2 to 4, %d of these with "
 	       "half of a tied table; %d with updates beside the stages; %d with packed weights, which %d make plain for each product; %d "
-	       "save activations, %d of them on several devices; %d of texts in chunks, %d of these with activations on NVMe; %d prepare weights "
+	       "save activations, %d of them on several devices; %d of texts in chunks, %d of these with activations on NVMe; %d prepare "
+	       "weights "
 	       "for 8-bit products; %d with layers' inputs in 8 bits\n",
 	       most, kinds.capped, kinds.weights, kinds.activations, kinds.generating, kinds.boxes, kinds.shared, kinds.delayed,
-	       kinds.packed, kinds.in_arena, kinds.saved, kinds.shared_saved, kinds.chunks, kinds.spilled_chunks, kinds.prepared, kinds.narrow);
+	       kinds.packed, kinds.in_arena, kinds.saved, kinds.shared_saved, kinds.chunks, kinds.spilled_chunks, kinds.prepared,
+	       kinds.narrow);
 	assert_int_equal(faults, 0);
 	assert_true(ran > absent);
-	assert_true(count < 500 ||
-	            (kinds.packed > kinds.in_arena && kinds.in_arena && kinds.saved > kinds.shared_saved && kinds.shared_saved && kinds.chunks &&
-	             kinds.spilled_chunks && kinds.prepared && kinds.narrow));
+	assert_true(count < 500 || (kinds.packed > kinds.in_arena && kinds.in_arena && kinds.saved > kinds.shared_saved &&
+	                            kinds.shared_saved && kinds.chunks && kinds.spilled_chunks && kinds.prepared && kinds.narrow));
 }
 
 /* Runs the seed's configuration, which the checker passes. */

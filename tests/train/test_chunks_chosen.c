@@ -189,8 +189,8 @@ static void test_chunks_keep_several_devices_busy(void **state)
 		tokens[way] = number_of(ran.out, "tokens_per_second");
 		run_free(&ran);
 	}
-	print_message("256K tokens: %.1f tokens/s on eight devices, %.1f on one, %.1f on one that saves activations\n", tokens[0], tokens[1],
-	              tokens[2]);
+	print_message("256K tokens: %.1f tokens/s on eight devices, %.1f on one, %.1f on one that saves activations\n", tokens[0],
+	              tokens[1], tokens[2]);
 	assert_true(tokens[0] >= 6.5 * tokens[1] && tokens[2] >= 1.15 * tokens[1]);
 	/* a row that fits whole leaves seven of eight devices idle */
 	struct ran ran = run_line(&scratch, line, 8, 65536, "");

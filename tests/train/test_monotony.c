@@ -20,13 +20,13 @@ struct machine {
 };
 
 /* The large ones in long runs alone. */
-static const char *const models[] = {"qwen3-1.7b",      "llama-3.1-8b",  "mistral-7b",       "qwen3-8b",      "gpt-oss-20b",
-                                     "qwen3.5-9b",      "gpt2-medium",   "bert-large",       "vit-large",     "qwen3-30b-a3b",
-                                     "qwen3.5-27b",     "gemma-3-27b",   "gemma-4-31b",      "qwen3-32b",     "qwen3.5-35b-a3b",
+static const char *const models[] = {"qwen3-1.7b",        "llama-3.1-8b",  "mistral-7b",     "qwen3-8b",  "gpt-oss-20b",
+                                     "qwen3.5-9b",        "gpt2-medium",   "bert-large",     "vit-large", "qwen3-30b-a3b",
+                                     "qwen3.5-27b",       "gemma-3-27b",   "gemma-4-31b",    "qwen3-32b", "qwen3.5-35b-a3b",
                                      "qwen3.5-122b-a10b", "llama-3.1-70b", "qwen3-235b-a22b"};
 enum { SMALL = 10, MODELS = sizeof models / sizeof *models, ENCODERS = 7 };
-static const struct machine machines[] = {{"rtx4090x8", 8, 22, 700}, {"h100x1", 1, 76, 120}, {"rtx4090x1", 1, 22, 60},
-                                          {"rtx3060", 1, 10, 60}};
+static const struct machine machines[] = {
+        {"rtx4090x8", 8, 22, 700}, {"h100x1", 1, 76, 120}, {"rtx4090x1", 1, 22, 60}, {"rtx3060", 1, 10, 60}};
 
 static int64_t pick(uint64_t *seed, int64_t count)
 {
@@ -51,7 +51,8 @@ static void write_shape(uint64_t *seed, const char *path)
 	assert_non_null(file);
 	fprintf(file,
 	        "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"hidden_size\": %d, \"intermediate_size\": %d, "
-	        "\"num_hidden_layers\": %d, \"num_attention_heads\": %d, \"num_key_value_heads\": %d, \"head_dim\": 64, \"vocab_size\": %d, "
+	        "\"num_hidden_layers\": %d, \"num_attention_heads\": %d, \"num_key_value_heads\": %d, \"head_dim\": 64, \"vocab_size\": "
+	        "%d, "
 	        "\"max_position_embeddings\": 8192, \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0, \"hidden_act\": \"silu\", "
 	        "\"tie_word_embeddings\": %s, \"torch_dtype\": \"bfloat16\"}",
 	        width, width * (2 + (int)pick(seed, 3)), layers, heads, pick(seed, 2) ? heads : heads / 4, 8000 << pick(seed, 5),

@@ -12,11 +12,7 @@
 #include <unistd.h>
 
 static const char *const names[] = {
-        [RH_CPU_BASE] = "base",
-        [RH_CPU_AVX2] = "avx2",
-        [RH_CPU_AVX512] = "avx512",
-        [RH_CPU_BF16] = "avx512-bf16",
-        [RH_CPU_AMX] = "amx",
+        [RH_CPU_BASE] = "base", [RH_CPU_AVX2] = "avx2", [RH_CPU_AVX512] = "avx512", [RH_CPU_BF16] = "avx512-bf16", [RH_CPU_AMX] = "amx",
 };
 static_assert(sizeof names / sizeof *names == RH_CPU_ISAS, "each instruction set has a name");
 

@@ -92,8 +92,7 @@ static void oracle_dora_scale(const struct rh_op *op)
 	struct rh_view c = op->operand[RH_DORA_SCALE_C], y = op->operand[RH_DORA_SCALE_Y];
 	for (int64_t t = 0; t < x.rows; t++)
 		for (int64_t o = 0; o < x.cols; o++)
-			put(y, t, o,
-			    get(x, t, o) * get(g, o, 0) + (bias.data ? get(bias, 0, o) : 0) + (c.data ? get(c, t, o) : 0));
+			put(y, t, o, get(x, t, o) * get(g, o, 0) + (bias.data ? get(bias, 0, o) : 0) + (c.data ? get(c, t, o) : 0));
 }
 
 const struct op_def op_dora_scale = {
