@@ -271,7 +271,7 @@ enum { SAVE_ROWS = 10, SAVE_PART = 64 };
 
 /* Rows of a layer that its forward may save: the large ones, and before them the small ones as one. */
 struct savable {
-	uint64_t row[SAVE_ROWS + 1];
+	rh_row_set row[SAVE_ROWS + 1];
 	int64_t bytes[SAVE_ROWS + 1];
 	int count;
 };
@@ -323,7 +323,7 @@ static int64_t save_budget(const struct rh_save_request *request, int l, const s
 }
 
 /* The set of one layer's rows that spares the most in so many bytes; of equal ones the smallest. seconds: of each set. */
-static uint64_t best_set(const struct savable *rows, const double *seconds, int64_t budget)
+static rh_row_set best_set(const struct savable *rows, const double *seconds, int64_t budget)
 {
 	int sets = 1 << rows->count, best = 0;
 	int64_t best_bytes = 0;
@@ -336,7 +336,7 @@ static uint64_t best_set(const struct savable *rows, const double *seconds, int6
 		best = set;
 		best_bytes = bytes;
 	}
-	uint64_t saved = 0;
+	rh_row_set saved = 0;
 	for (int i = 0; i < rows->count; i++)
 		saved |= best >> i & 1 ? rows->row[i] : 0;
 	return saved;

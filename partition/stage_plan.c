@@ -248,7 +248,7 @@ static struct plan_stage_bytes choose_fates(struct stage_planner *at, struct rh_
 	const struct rh_stage_plan_request *request = at->request;
 	int recomputes = !request->kept_micro_batches;
 	for (int l = stage.lo; l < stage.hi; l++) {
-		struct rh_fates all = {is_kept ? ~(uint64_t)0 : 0, 0}, *fates = &plan->fates[l];
+		struct rh_fates all = {is_kept ? ~(rh_row_set)0 : 0, 0}, *fates = &plan->fates[l];
 		*fates = is_kept && request->fates ? request->fates[l] : all;
 		if (!recomputes)
 			fates->kept = is_kept ? ~fates->saved : 0;

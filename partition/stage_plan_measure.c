@@ -52,7 +52,7 @@ int plan_measure_open(struct stage_planner *at)
 	at->boundary = rh_alloc((size_t)at->layers + 1, sizeof *at->boundary);
 	at->all_kept = rh_alloc((size_t)at->layers, sizeof *at->all_kept);
 	for (int l = 0; at->all_kept && l < at->layers; l++)
-		at->all_kept[l].kept = ~(uint64_t)0;
+		at->all_kept[l].kept = ~(rh_row_set)0;
 	int rc = rh_stage_state_create(model, &at->state);
 	return rc ? rc : !memo || !at->boundary || !at->all_kept ? -ENOMEM : 0;
 }

@@ -24,10 +24,13 @@ enum rh_row {
 	RH_ROW_GRADIENT = RH_ROW_INPUT + RH_HALVES, /* the gradient of a half's output likewise; an embedding's: the MLP's */
 	RH_ACTIVATIONS = RH_ROW_GRADIENT + RH_HALVES
 };
-_Static_assert(RH_ACTIVATIONS <= 64, "a set of them is a word");
+
+/* A set of rows. */
+__extension__ typedef unsigned __int128 rh_row_set;
+_Static_assert(RH_ACTIVATIONS <= 128, "each has its bit");
 
 /* The set of `count` rows from `first` on; of one row. */
-#define RH_ROW_RUN(first, count) ((((uint64_t)1 << (count)) - 1) << (first))
+#define RH_ROW_RUN(first, count) ((((rh_row_set)1 << (count)) - 1) << (first))
 #define RH_ROW_SET(row)          RH_ROW_RUN(row, 1)
 
 /* What becomes of a row between forward and backward. Rows that are operands of deferred weight gradients are recomputed. */
@@ -40,7 +43,7 @@ enum rh_fate {
 
 /* The rows of a layer that are kept, and those that are saved; all others are recomputed. No row is in both. */
 struct rh_fates {
-	uint64_t kept, saved;
+	rh_row_set kept, saved;
 };
 
 static inline enum rh_fate rh_fate_of(const struct rh_fates *fates, int row)
@@ -61,14 +64,14 @@ struct rh_activation_row {
 	enum rh_dtype dtype;
 	int64_t rows, cols;
 	enum rh_maker maker;
-	uint64_t from;   /* rows of the same layer, below: of the layer below, of which it is made */
+	rh_row_set from;   /* rows of the same layer, below: of the layer below, of which it is made */
 	int is_deferred; /* an operand of weight gradients that are deferred */
 };
 
 /* A layer's views while its stage is emitted. One struct serves all kinds of layers. */
 struct rh_activations {
-	uint64_t placed; /* which views have an address */
-	uint64_t wanted; /* rows that an emission is to make */
+	rh_row_set placed; /* which views have an address */
+	rh_row_set wanted; /* rows that an emission is to make */
 	struct rh_view view[RH_ACTIVATIONS];
 };
 

@@ -510,7 +510,7 @@ static void declare(const struct rh_emit *emit, int index, struct emit_table *ta
 	int64_t normed = q + kv + (traits->norms_values ? kv : 0);
 	enum rh_dtype act = emit->model->dtype;
 	enum rh_maker mixer = RH_MAKER_MIXER;
-	uint64_t ropes = RH_ROW_RUN(RH_ROW_ROPE, RH_ROPES), qkv = RH_ROW_SET(QKV), attended = traits->qk_norm ? qkv | RH_ROW_SET(QK) : qkv;
+	rh_row_set ropes = RH_ROW_RUN(RH_ROW_ROPE, RH_ROPES), qkv = RH_ROW_SET(QKV), attended = traits->qk_norm ? qkv | RH_ROW_SET(QK) : qkv;
 	int out_is_deferred = emit->deferred && learns(emit, index, HALF_OUTPUT);
 	int d_qkv_is_deferred = emit->deferred && learns(emit, index, HALF_INPUT);
 	emit_row(table, LSE, RH_F32, tokens, traits->heads, (struct emit_origin){mixer, attended, 0});
@@ -578,7 +578,7 @@ static void gate_backward(struct rh_emit *emit, int index, const struct rh_view 
 static void *forward(struct rh_emit *emit, int index, struct rh_view x, struct rh_view residual, struct rh_view y, struct rh_activations *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
-	uint64_t rotated = layer->traits.qk_norm ? RH_ROW_SET(QK) | RH_ROW_SET(NORM_QK) : RH_ROW_SET(QKV);
+	rh_row_set rotated = layer->traits.qk_norm ? RH_ROW_SET(QK) | RH_ROW_SET(NORM_QK) : RH_ROW_SET(QKV);
 	project(emit, index, x, s);
 	if (emit_wants(s, rotated))
 		rotate(emit, layer, s->view);

@@ -91,9 +91,9 @@ static void declare(const struct rh_emit *emit, int index, struct emit_table *ta
 {
 	enum rh_dtype act = emit->model->dtype;
 	int64_t tokens = emit->shape.tokens, width = emit->model->layer[index].width;
-	uint64_t by_mlp = RH_ROW_SET(MLP_GATE_UP);
-	uint64_t by_experts = RH_ROW_SET(ROUTED_GATE_UP) | RH_ROW_SET(ROUTED_WEIGHT) | RH_ROW_SET(ROUTED_PLACE) | RH_ROW_SET(ROUTED_START);
-	uint64_t made = RH_ROW_SET(MADE_BY_MLP) | RH_ROW_SET(MADE_BY_EXPERTS);
+	rh_row_set by_mlp = RH_ROW_SET(MLP_GATE_UP);
+	rh_row_set by_experts = RH_ROW_SET(ROUTED_GATE_UP) | RH_ROW_SET(ROUTED_WEIGHT) | RH_ROW_SET(ROUTED_PLACE) | RH_ROW_SET(ROUTED_START);
+	rh_row_set made = RH_ROW_SET(MADE_BY_MLP) | RH_ROW_SET(MADE_BY_EXPERTS);
 	int is_deferred = emit->deferred && half_mlp.learns(emit, index, HALF_OUTPUT);
 	moe_declare(emit, index, table);
 	half_mlp.declare(emit, index, table);

@@ -45,19 +45,19 @@ static int defers(const struct rh_emit *emit, int index, enum rh_half_place whic
 }
 
 /* Rows that the input of a half is made of, and those that its output is. */
-static uint64_t input_of(enum rh_half_place which)
+static rh_row_set input_of(enum rh_half_place which)
 {
 	return RH_ROW_SET(which == RH_MIXER ? RH_ROW_X : RH_ROW_X2);
 }
 
-static uint64_t output_of(const struct rh_layer *layer, enum rh_half_place which)
+static rh_row_set output_of(const struct rh_layer *layer, enum rh_half_place which)
 {
 	enum rh_residual residual = residual_of(layer, which);
-	uint64_t made = residual == RH_RESIDUAL_PRE ? half_of(layer, which)->of_output : RH_ROW_SET(RH_ROW_MADE + which);
+	rh_row_set made = residual == RH_RESIDUAL_PRE ? half_of(layer, which)->of_output : RH_ROW_SET(RH_ROW_MADE + which);
 	return residual == RH_RESIDUAL_POST ? made : made | input_of(which);
 }
 
-uint64_t emit_block_output_from(const struct rh_emit *emit, int index)
+rh_row_set emit_block_output_from(const struct rh_emit *emit, int index)
 {
 	return output_of(&emit->model->layer[index], RH_MLP);
 }
@@ -69,7 +69,7 @@ static void declare_norms(const struct rh_emit *emit, int index, struct emit_tab
 		if (layer->norm[n] < 0)
 			continue;
 		enum rh_half_place which = n == RH_NORM_MIXER || n == RH_NORM_AFTER_MIXER ? RH_MIXER : RH_MLP;
-		uint64_t from = n == (int)before(which) ? input_of(which) : RH_ROW_SET(RH_ROW_MADE + which);
+		rh_row_set from = n == (int)before(which) ? input_of(which) : RH_ROW_SET(RH_ROW_MADE + which);
 		int64_t cols = emit_norm_stats_cols(emit_norm_of(emit, index, (enum rh_norm_place)n));
 		enum rh_maker maker = which == RH_MIXER ? RH_MAKER_MIXER : RH_MAKER_MLP;
 		emit_row(table, RH_ROW_NORM + n, RH_F32, emit->shape.tokens, cols, (struct emit_origin){maker, from, 0});
@@ -84,7 +84,7 @@ static void declare_low(const struct rh_emit *emit, int index, struct emit_table
 		enum rh_half_place which = p < RH_PROJ_MLP ? RH_MIXER : RH_MLP;
 		const struct rh_half *half = half_of(layer, which);
 		enum rh_maker maker = which == RH_MIXER ? RH_MAKER_MIXER : RH_MAKER_MLP;
-		uint64_t from = half->of_input & RH_ROW_SET(RH_ROW_LOW + p) ? input_of(which) : half->of_output;
+		rh_row_set from = half->of_input & RH_ROW_SET(RH_ROW_LOW + p) ? input_of(which) : half->of_output;
 		int is_deferred = emit->deferred != NULL;
 		if (!layer->proj[p].r)
 			continue;
@@ -120,7 +120,7 @@ void emit_declare_block(const struct rh_emit *emit, int index, struct emit_table
 	int x2_is_deferred = !rh_residual_norms_input(residual_of(layer, RH_MLP)) && defers(emit, index, RH_MLP, HALF_INPUT);
 	declare_norms(emit, index, table);
 	for (int which = 0; which < RH_HALVES && residual != RH_RESIDUAL_PRE; which++) {
-		uint64_t from = half_of(layer, (enum rh_half_place)which)->of_output;
+		rh_row_set from = half_of(layer, (enum rh_half_place)which)->of_output;
 		if (residual == RH_RESIDUAL_POST)
 			from |= input_of((enum rh_half_place)which);
 		emit_row(table, RH_ROW_MADE + which, act, tokens, layer->width,

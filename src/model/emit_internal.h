@@ -129,7 +129,7 @@ void emit_linear_gradients(struct rh_emit *emit, struct emit_linears which, stru
 /* Declares a layer's rows, in the order in which they are placed. block.c also: rows of a layer that its output is made of. */
 void emit_declare_block(const struct rh_emit *emit, int layer, struct emit_table *table);
 void emit_declare_head(const struct rh_emit *emit, int layer, struct emit_table *table);
-uint64_t emit_block_output_from(const struct rh_emit *emit, int layer);
+rh_row_set emit_block_output_from(const struct rh_emit *emit, int layer);
 
 /* block.c: a transformer layer. y absent: it is not made. Of its rows it makes those that are wanted. */
 void emit_block(struct rh_emit *emit, int layer, struct rh_view x, struct rh_view y, struct rh_activations *s);

@@ -15,7 +15,7 @@ struct emit_table {
 };
 struct emit_origin {
 	enum rh_maker maker;
-	uint64_t from; /* of which rows: struct rh_activation_row */
+	rh_row_set from; /* of which rows: struct rh_activation_row */
 	int is_deferred;
 };
 static inline void emit_row(struct emit_table *table, int row, enum rh_dtype dtype, int64_t rows, int64_t cols, struct emit_origin origin)
@@ -26,7 +26,7 @@ static inline void emit_row(struct emit_table *table, int row, enum rh_dtype dty
 	table->row[table->count++] = (struct rh_activation_row){row, dtype, rows, cols, origin.maker, origin.from, origin.is_deferred};
 }
 
-static inline int emit_wants(const struct rh_activations *s, uint64_t rows)
+static inline int emit_wants(const struct rh_activations *s, rh_row_set rows)
 {
 	return (s->wanted & rows) != 0;
 }
@@ -65,12 +65,12 @@ struct rh_half {
 	struct rh_carried (*carries)(const struct rh_layer *layer);
 	/* Of a mixer that carries: in a backward slot `carry` adds what it carries of a chunk, made of the rows `to_carry`, and clears its
 	 * gradient. In a forward slot its forward does the first by itself. */
-	uint64_t to_carry;
+	rh_row_set to_carry;
 	void (*carry)(struct rh_emit *emit, int layer, const struct rh_activations *s);
 
 	/* ---- emission ---- */
 	/* Rows that are made of its input, by its forward alone; rows that its output is made of. */
-	uint64_t of_input, of_output;
+	rh_row_set of_input, of_output;
 	/* Declares its own rows: what its backward reads beside its input and its linears' low activations, and operands of its weight
 	 * gradients that the backward makes. */
 	void (*declare)(const struct rh_emit *emit, int layer, struct emit_table *table);

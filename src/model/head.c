@@ -293,7 +293,7 @@ void emit_declare_head(const struct rh_emit *emit, int index, struct emit_table 
 	const struct rh_layer *layer = &emit->model->layer[index];
 	enum rh_dtype act = emit->model->dtype;
 	int64_t rows = emit->shape.head_rows, width = layer->width;
-	uint64_t dense = RH_ROW_SET(ROWS) | RH_ROW_SET(RH_ROW_NORM + RH_NORM_FINAL);
+	rh_row_set dense = RH_ROW_SET(ROWS) | RH_ROW_SET(RH_ROW_NORM + RH_NORM_FINAL);
 	if (!rows)
 		return;
 	emit_row(table, ROWS, act, rows, width, (struct emit_origin){RH_MAKER_MLP, RH_ROW_SET(RH_ROW_X), 0});

@@ -67,9 +67,9 @@ void moe_declare(const struct rh_emit *emit, int index, struct emit_table *table
 	int64_t top = layer->traits.experts_per_token;
 	int is_deferred = emit->deferred && moe_learns(emit, index);
 	int needs_rows = is_full(emit, index) || layer->routed[RH_ROUTED_GATE_UP].r;
-	uint64_t x = RH_ROW_SET(RH_ROW_X2), logits = RH_ROW_SET(ROUTED_LOGITS),
+	rh_row_set x = RH_ROW_SET(RH_ROW_X2), logits = RH_ROW_SET(ROUTED_LOGITS),
 	         places = RH_ROW_SET(ROUTED_PLACE) | RH_ROW_SET(ROUTED_START);
-	uint64_t from[RH_ROUTED] = {[RH_ROUTED_ROUTER] = x,
+	rh_row_set from[RH_ROUTED] = {[RH_ROUTED_ROUTER] = x,
 	                            [RH_ROUTED_GATE_UP] = x | places | RH_ROW_SET(ROUTED_INDEX),
 	                            [RH_ROUTED_DOWN] = RH_ROW_SET(ROUTED_GATE_UP) | RH_ROW_SET(ROUTED_START)};
 	const struct emit_origin made = {RH_MAKER_BACKWARD, 0, is_deferred};
@@ -298,7 +298,7 @@ void moe_forward(struct rh_emit *emit, int index, struct rh_view x, struct rh_vi
 	const struct rh_layer *layer = &emit->model->layer[index];
 	struct sizes n = sizes_of(emit, layer);
 	int64_t mark = emit->arena->used;
-	uint64_t gate_up = RH_ROW_SET(ROUTED_GATE_UP) | RH_ROW_SET(ROUTED_LOW + RH_ROUTED_GATE_UP);
+	rh_row_set gate_up = RH_ROW_SET(ROUTED_GATE_UP) | RH_ROW_SET(ROUTED_LOW + RH_ROUTED_GATE_UP);
 	struct rh_view rows = emit_act(emit, n.pairs, n.hidden);
 	if (emit_wants(s, RH_ROW_SET(ROUTED_PLACE) | RH_ROW_SET(ROUTED_START) | gate_up))
 		permute(emit, s, x, rows);

@@ -9,7 +9,7 @@
 static void declare_input(const struct rh_emit *emit, int l, struct emit_table *table)
 {
 	const struct rh_model *model = emit->model;
-	uint64_t from = model->layer[l].kind == RH_LAYER_BLOCK ? emit_block_output_from(emit, l) : 0;
+	rh_row_set from = model->layer[l].kind == RH_LAYER_BLOCK ? emit_block_output_from(emit, l) : 0;
 	emit_row(table, RH_ROW_X, model->dtype, emit->shape.tokens, rh_boundary_cols(model, l + 1),
 	         (struct emit_origin){RH_MAKER_BELOW, from, 0});
 }

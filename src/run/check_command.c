@@ -212,13 +212,13 @@ static void touch_row(struct rh_check *check, enum check_mode mode, const struct
 
 /* Rows that some of the stage's are recomputed from, by layer in the table's order: those of the layer that `row` is in, or of the layer
  * below. */
-static uint64_t read_of(struct rh_check *check, int layer)
+static rh_row_set read_of(struct rh_check *check, int layer)
 {
 	const struct rh_command *command = check->command;
 	struct rh_emit emit = table_of(check);
 	struct rh_stage_rows rows;
 	struct rh_stage_row row;
-	uint64_t read = 0;
+	rh_row_set read = 0;
 	rh_stage_rows(&emit, command->stage.lo, command->stage.hi, &rows);
 	while (rh_stage_next_row(&rows, &row)) {
 		int maker = row.layer - (row.is.maker == RH_MAKER_BELOW);
@@ -239,7 +239,7 @@ static void touch_rows(struct rh_check *check, enum check_mode mode, const struc
 	struct rh_stage_rows rows;
 	struct rh_stage_row row;
 	int layer = -1;
-	uint64_t read = ~(uint64_t)0;
+	rh_row_set read = ~(rh_row_set)0;
 	if (!piece.places)
 		return;
 	if (command->hi > piece.hi)

@@ -19,7 +19,7 @@ enum { BYTES = 1 << 30, LAYERS_MOST = 16 };
 struct seen {
 	const struct rh_stage_state *state;
 	int lo, hi;
-	uint64_t read[2], written[2]; /* read: before it was written */
+	rh_row_set read[2], written[2]; /* read: before it was written */
 	int ops;
 };
 
@@ -96,11 +96,11 @@ static void check_row(struct bench *bench, int lo, const struct rh_stage_row *ro
 	if (!(seen.written[own] & RH_ROW_SET(row->is.row)))
 		fail_msg("%s: nothing makes row %d of layer %d", model, row->is.row, row->layer);
 	for (int l = 0; l < 2; l++) {
-		uint64_t ropes = RH_ROW_RUN(RH_ROW_ROPE, RH_ROPES), may = (l == maker ? row->is.from : 0) | (l ? 0 : row->is.from & ropes);
-		if (seen.read[l] & ~may)
-			fail_msg("%s: for row %d of layer %d rows %llx of layer %d are read, of which %llx are not in the table", model,
-			         row->is.row, row->layer, (unsigned long long)seen.read[l], lo + l,
-			         (unsigned long long)(seen.read[l] & ~may));
+		rh_row_set ropes = RH_ROW_RUN(RH_ROW_ROPE, RH_ROPES), may = (l == maker ? row->is.from : 0) | (l ? 0 : row->is.from & ropes);
+		for (int other = 0; other < RH_ACTIVATIONS; other++)
+			if (seen.read[l] & ~may & RH_ROW_SET(other))
+				fail_msg("%s: for row %d of layer %d row %d of layer %d is read, which is not in the table", model,
+				         row->is.row, row->layer, other, lo + l);
 	}
 }
 
@@ -111,7 +111,7 @@ static int check_stage(struct bench *bench, int lo)
 	struct rh_stage_row row;
 	int checked = 0;
 	for (int l = 0; l < bench->model->layers; l++)
-		bench->fates[l] = (struct rh_fates){.kept = ~(uint64_t)0};
+		bench->fates[l] = (struct rh_fates){.kept = ~(rh_row_set)0};
 	rh_stage_rows(&emit, lo, lo + 2, &rows);
 	while (rh_stage_next_row(&rows, &row)) {
 		if (row.is.maker == RH_MAKER_BACKWARD)

@@ -139,7 +139,7 @@ static void backward(struct rig *rig, struct rh_view x, struct rh_view y, struct
 	rig->emit.deferred = deferred ? &rig->deferred : NULL;
 	rig->arena.used = rig->deferred.used = 0;
 	if (y.data) { /* the whole forward, of which all is kept */
-		struct rh_fates all[LAYER + 2] = {[LAYER] = {.kept = ~(uint64_t)0}};
+		struct rh_fates all[LAYER + 2] = {[LAYER] = {.kept = ~(rh_row_set)0}};
 		const struct rh_view boundary[] = {[LAYER + 1] = y};
 		struct rh_arena kept = {rig->arena.base + BUFFER / 2, BUFFER / 2, 0, 0}, again = kept;
 		rig->emit.fates = all;
