@@ -4,7 +4,8 @@
  * rope        reads and writes what is rotated of x and reads the table, R columns: 2 T H R e + 4 T R bytes, 3 FLOPs an element. Bound by
  * memory: the roofline is bytes / DRAM bandwidth. The table's row is read once for two heads, from L1 or L2.
  *
- * Tile: a thread turns 8 pairs of two heads, elements i..i+7 of their two halves; 32 such by 8 rows a block. */
+ * Tile: a thread turns 8 pairs of two heads, elements i..i+7 of their two halves; 32 such by 8 rows a block. Of pairs that lie side by side
+ * 4 of one head, 8 elements. */
 #include "cuda/chunk.h"
 #include "cuda/kernels.h"
 
@@ -15,6 +16,7 @@ struct rope_args {
 	const float *table;
 	int64_t x_stride, table_stride, rows;
 	int heads, dim, half, apart, chunks; /* half: of what is rotated of a head, and chunks of it; apart: the elements of a pair */
+	int first;                           /* of what is rotated */
 	int aligned;
 	float sign; /* of the sine */
 };
@@ -26,7 +28,7 @@ template <typename T> RH_KERNEL(CHUNK_BLOCK_WIDTH *CHUNK_BLOCK_ROWS, 3) rope_rot
 	if (heads <= 0)
 		return;
 	for (int64_t row = chunk_first_row(); row < a.rows; row += chunk_row_step()) {
-		T *x = (T *)a.x + row * a.x_stride + (int64_t)head * a.dim + i;
+		T *x = (T *)a.x + row * a.x_stride + (int64_t)head * a.dim + a.first + i;
 		const float *table = a.table + row * a.table_stride + i;
 		struct chunk low[ROPE_HEADS], high[ROPE_HEADS];
 		RH_UNROLL
@@ -48,6 +50,28 @@ template <typename T> RH_KERNEL(CHUNK_BLOCK_WIDTH *CHUNK_BLOCK_ROWS, 3) rope_rot
 				chunk_store(x + (int64_t)h * a.dim + a.apart, high[h], left, a.aligned);
 			}
 		}
+	}
+}
+
+/* The same of pairs side by side: `chunks` of what is rotated of a head. */
+template <typename T> RH_KERNEL(CHUNK_BLOCK_WIDTH *CHUNK_BLOCK_ROWS, 3) rope_rotate_adjacent(struct rope_args a)
+{
+	int item = (int)chunk_of_row(), head = item / a.chunks, i = item % a.chunks * CHUNK, left = 2 * a.half - i;
+	if (head >= a.heads)
+		return;
+	for (int64_t row = chunk_first_row(); row < a.rows; row += chunk_row_step()) {
+		T *x = (T *)a.x + row * a.x_stride + (int64_t)head * a.dim + a.first + i;
+		const float *table = a.table + row * a.table_stride + i / 2;
+		struct chunk c = chunk_load(x, left, a.aligned);
+		RH_UNROLL
+		for (int k = 0; k < CHUNK; k += 2) {
+			if (k >= left)
+				continue;
+			float u = c.v[k], v = c.v[k + 1], cosine = table[k / 2], sine = a.sign * table[a.half + k / 2];
+			c.v[k] = u * cosine - v * sine;
+			c.v[k + 1] = v * cosine + u * sine;
+		}
+		chunk_store(x, c, left, a.aligned);
 	}
 }
 
@@ -103,12 +127,21 @@ extern "C" int cuda_rope(const struct rh_op *op, CUstream_st *stream)
 	a.dim = (int)(x.cols / op->rope.heads);
 	a.half = (int)(table.cols / 2);
 	a.apart = op->rope.apart ? (int)op->rope.apart : a.half;
-	a.chunks = (int)chunks_of(a.half);
+	a.first = (int)op->rope.first;
+	a.chunks = (int)chunks_of(op->rope.adjacent ? table.cols : a.half);
 	a.sign = op->rope.inverse ? -1.0f : 1.0f;
 	const struct rh_view views[] = {x, table};
-	a.aligned = chunk_aligned(views, 2) && a.half % CHUNK == 0 && a.dim % CHUNK == 0 && a.apart % CHUNK == 0;
+	int on_chunks = a.dim % CHUNK == 0 && a.first % CHUNK == 0;
 	if (!a.rows || !a.heads || !a.half)
 		return 0;
+	if (op->rope.adjacent) {
+		a.aligned = chunk_aligned(views, 1) && on_chunks;
+		dim3 grid = chunk_grid(a.rows, (int64_t)a.heads * a.chunks);
+		if (x.dtype == RH_BF16)
+			return RH_LAUNCH(rope_rotate_adjacent<rh_bf16>, grid, chunk_block(), 0, stream, a);
+		return RH_LAUNCH(rope_rotate_adjacent<float>, grid, chunk_block(), 0, stream, a);
+	}
+	a.aligned = chunk_aligned(views, 2) && on_chunks && a.half % CHUNK == 0 && a.apart % CHUNK == 0;
 	dim3 grid = chunk_grid(a.rows, rh_ceil_div(a.heads, ROPE_HEADS) * a.chunks);
 	if (x.dtype == RH_BF16)
 		return RH_LAUNCH(rope_rotate<rh_bf16>, grid, chunk_block(), 0, stream, a);

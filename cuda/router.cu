@@ -3,6 +3,8 @@
  * forward   reads T E e, writes 8 T k bytes, and 8 T E of a load; k E comparisons a token, and E exponentials.
  * backward  reads T E e + 16 T k, writes T E e bytes; E exponentials a token.
  *
+ * With sigmoids they take the place of exponentials; groups of experts cost two rounds more each.
+ *
  * Both are short (4096 tokens, 128 experts: 2 MB) and bound by latency: the k rounds of a best one, five shuffles each. The roofline is
  * bytes / DRAM bandwidth, some 2 us there.
  *
@@ -21,20 +23,26 @@ struct router_args {
 	const float *dot, *more, *count;
 	void *dlogits;
 	float *load;
-	const void *scale;
+	const void *scale, *bias;
 	float *dscale;
-	float balance;
+	float balance, factor;
 	int64_t logits_stride, index_stride, weight_stride, place_stride, dot_stride, more_stride, dlogits_stride, load_stride;
-	int64_t dscale_stride, rows;
+	int64_t dscale_stride, bias_stride, rows;
 	int experts, top, over_all, round, scale_is_bf16; /* round: dlogits are BF16 */
+	int sigmoid, bias_rows, bias_is_bf16, groups, best_groups;
 };
+
+RH_DEVICE float number_at(const void *at, int64_t i, int is_bf16)
+{
+	return is_bf16 ? rh_to_float(((const rh_bf16 *)at)[i]) : ((const float *)at)[i];
+}
 
 /* Of an expert; 1 where there are none. */
 RH_DEVICE float scale_of(const struct router_args &a, int expert)
 {
 	if (!a.scale)
 		return 1;
-	return a.scale_is_bf16 ? rh_to_float(((const rh_bf16 *)a.scale)[expert]) : ((const float *)a.scale)[expert];
+	return number_at(a.scale, expert, a.scale_is_bf16);
 }
 
 /* The experts in descending order of logits, equal ones in ascending order of their numbers. */
@@ -79,6 +87,71 @@ template <typename T, int N> RH_DEVICE void logits_load(float (&logit)[N], const
 	}
 }
 
+RH_DEVICE float sigmoid_of(float logit)
+{
+	return 1 / (1 + expf(-logit));
+}
+
+/* The sum of a group's two largest ranks: the same in every lane. */
+template <int N> RH_DEVICE float group_sum(const float (&rank)[N], int first, int end)
+{
+	int lane = (int)threadIdx.x % RH_WARP;
+	float best = -INFINITY, second = -INFINITY;
+	RH_UNROLL
+	for (int i = 0; i < N; i++) {
+		int expert = i * RH_WARP + lane;
+		float own = expert >= first && expert < end && rank[i] == rank[i] ? rank[i] : -INFINITY;
+		second = fmaxf(second, fminf(best, own));
+		best = fmaxf(best, own);
+	}
+	RH_UNROLL
+	for (int mask = RH_WARP / 2; mask; mask /= 2) {
+		float other = rh_shuffle_xor(best, mask), behind = rh_shuffle_xor(second, mask);
+		second = fmaxf(fmaxf(second, behind), fminf(best, other));
+		best = fmaxf(best, other);
+	}
+	return best + second;
+}
+
+/* Experts of groups that take no part come last. Lane g has group g's sum. */
+template <int N> RH_DEVICE void leave_groups(float (&rank)[N], const struct router_args &a)
+{
+	int lane = (int)threadIdx.x % RH_WARP, size = a.experts / a.groups, before = 0;
+	float own = 0;
+	for (int g = 0; g < a.groups; g++) {
+		float sum = group_sum(rank, g * size, (g + 1) * size);
+		own = lane == g ? sum : own;
+	}
+	for (int g = 0; g < a.groups; g++) {
+		float other = rh_shuffle(own, g);
+		before += other > own || (other == own && g < lane);
+	}
+	for (int g = 0; g < a.groups; g++) {
+		int is_out = rh_shuffle(before, g) >= a.best_groups;
+		RH_UNROLL
+		for (int i = 0; i < N; i++) {
+			int expert = i * RH_WARP + lane;
+			rank[i] = is_out && expert >= g * size && expert < (g + 1) * size ? -INFINITY : rank[i];
+		}
+	}
+}
+
+/* What the choice is by: the logits, or their sigmoids and biases. */
+template <int N> RH_DEVICE void ranks_of(float (&rank)[N], const float (&logit)[N], const struct router_args &a)
+{
+	int lane = (int)threadIdx.x % RH_WARP;
+	RH_UNROLL
+	for (int i = 0; i < N; i++) {
+		int expert = i * RH_WARP + lane;
+		float bias = 0;
+		for (int p = 0; p < a.bias_rows && expert < a.experts; p++)
+			bias += number_at(a.bias, p * a.bias_stride + expert, a.bias_is_bf16);
+		rank[i] = !a.sigmoid || expert >= a.experts ? logit[i] : sigmoid_of(logit[i]) + bias;
+	}
+	if (a.groups > 1)
+		leave_groups(rank, a);
+}
+
 /* The sum of the softmax over all experts. */
 template <int N> RH_DEVICE float sum_of_all(const float (&logit)[N], float largest)
 {
@@ -89,7 +162,7 @@ template <int N> RH_DEVICE float sum_of_all(const float (&logit)[N], float large
 	return sum;
 }
 
-/* A row's softmax: lane j < k has the power of chosen expert j. */
+/* A row's softmax: lane j < k has the power of chosen expert j, or its sigmoid. */
 struct softmax {
 	float largest, power, sum;
 };
@@ -100,6 +173,13 @@ RH_DEVICE struct softmax softmax_of(const float (&logit)[N], const struct router
 {
 	float own = expert >= 0 ? rh_to_float(((const T *)a.logits)[row * a.logits_stride + expert]) : 0;
 	struct softmax s;
+	if (a.sigmoid) {
+		s.largest = 0;
+		s.power = expert >= 0 ? sigmoid_of(own) : 0;
+		s.sum = rh_warp_sum(s.power) + RH_ROUTER_EPSILON;
+		s.sum = a.over_all ? 1 : s.sum;
+		return s;
+	}
 	s.largest = rh_shuffle(own, 0);
 	s.power = expert >= 0 ? expf(own - s.largest) : 0;
 	s.sum = rh_warp_sum(a.over_all ? sum_of_all(logit, s.largest) : s.power);
@@ -141,17 +221,18 @@ template <typename T, int N> RH_KERNEL(THREADS, (N > 4 ? 1 : 2)) router_choose(s
 	int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / RH_WARP;
 	if (row >= a.rows)
 		return;
-	float logit[N];
+	float logit[N], rank[N];
 	logits_load<T>(logit, a, row);
+	ranks_of(rank, logit, a);
 	struct rank last = {INFINITY, -1};
 	for (int j = 0; j < a.top; j++) {
-		last = rank_next(logit, last);
+		last = rank_next(rank, last);
 		own = lane == j ? last.expert : own;
 	}
 	struct softmax s = softmax_of<T>(logit, a, row, own);
 	if (lane < a.top) {
 		a.index[row * a.index_stride + lane] = own;
-		a.weight[row * a.weight_stride + lane] = s.power / s.sum * scale_of(a, own);
+		a.weight[row * a.weight_stride + lane] = s.power / s.sum * a.factor * scale_of(a, own);
 	}
 	if (a.load)
 		load_write(logit, a, row, own, s.largest);
@@ -188,7 +269,8 @@ template <int N> RH_DEVICE void scale_gradient_write(const float (&through)[N], 
 	}
 }
 
-/* With p the softmax and g the gradient of its elements (0 but for the chosen): dlogit = p g - p times the sum of p g. */
+/* With p the softmax and g the gradient of its elements (0 but for the chosen): dlogit = p g - p times the sum of p g. With sigmoids as
+ * ops/router.c has it. */
 template <typename T, int N> RH_KERNEL(THREADS, (N > 4 ? 1 : 2)) router_gradient(struct router_args a)
 {
 	int lane = (int)threadIdx.x % RH_WARP, own = -1;
@@ -220,8 +302,11 @@ template <typename T, int N> RH_KERNEL(THREADS, (N > 4 ? 1 : 2)) router_gradient
 	RH_UNROLL
 	for (int i = 0; i < N; i++) {
 		int expert = i * RH_WARP + lane;
-		float p = a.over_all || chosen >> i & 1 ? expf(logit[i] - s.largest) / s.sum : 0;
-		float value = through[i] - p * sum;
+		int is_chosen = chosen >> i & 1;
+		float p = a.sigmoid                 ? (!a.over_all && is_chosen ? sigmoid_of(logit[i]) / s.sum : 0)
+		          : a.over_all || is_chosen ? expf(logit[i] - s.largest) / s.sum
+		                                    : 0;
+		float value = (through[i] - p * sum) * (a.sigmoid ? sigmoid_of(-logit[i]) : 1);
 		int64_t at = row * a.dlogits_stride + expert;
 		if (expert < a.experts && a.round)
 			((rh_bf16 *)a.dlogits)[at] = rh_to_bf16(value);
@@ -248,8 +333,8 @@ static int launch_for(enum rh_dtype logits, const struct router_args *a, CUstrea
 	return few ? launch<float, 4>(a, stream) : launch<float, 32>(a, stream);
 }
 
-static struct router_args args_of(const struct rh_view *logits, const struct rh_view *index, const struct rh_view *weight,
-                                  enum rh_router_softmax softmax)
+static struct router_args args_of(const struct rh_op *op, const struct rh_view *logits, const struct rh_view *index,
+                                  const struct rh_view *weight)
 {
 	struct router_args a = {};
 	a.logits = logits->data;
@@ -261,14 +346,22 @@ static struct router_args args_of(const struct rh_view *logits, const struct rh_
 	a.rows = logits->rows;
 	a.experts = (int)logits->cols;
 	a.top = (int)index->cols;
-	a.over_all = softmax == RH_ROUTER_OVER_ALL;
+	a.over_all = op->router.softmax == RH_ROUTER_OVER_ALL;
+	a.sigmoid = op->router.sigmoid;
+	a.factor = op->router.factor == 0 ? 1 : op->router.factor;
+	a.groups = (int)op->router.groups;
+	a.best_groups = (int)op->router.best_groups;
 	return a;
 }
 
 extern "C" int cuda_router(const struct rh_op *op, CUstream_st *stream)
 {
 	const struct rh_view *view = op->operand;
-	struct router_args a = args_of(&view[RH_ROUTER_LOGITS], &view[RH_ROUTER_INDEX], &view[RH_ROUTER_WEIGHT], op->router.softmax);
+	struct router_args a = args_of(op, &view[RH_ROUTER_LOGITS], &view[RH_ROUTER_INDEX], &view[RH_ROUTER_WEIGHT]);
+	a.bias = view[RH_ROUTER_BIAS].data;
+	a.bias_stride = view[RH_ROUTER_BIAS].stride;
+	a.bias_rows = a.bias ? (int)view[RH_ROUTER_BIAS].rows : 0;
+	a.bias_is_bf16 = view[RH_ROUTER_BIAS].dtype == RH_BF16;
 	a.load = (float *)view[RH_ROUTER_LOAD].data;
 	a.load_stride = view[RH_ROUTER_LOAD].stride;
 	a.scale = view[RH_ROUTER_SCALE].data;
@@ -279,7 +372,7 @@ extern "C" int cuda_router(const struct rh_op *op, CUstream_st *stream)
 extern "C" int cuda_router_backward(const struct rh_op *op, CUstream_st *stream)
 {
 	const struct rh_view *view = op->operand, *logits = &view[RH_ROUTER_BACKWARD_LOGITS], *dlogits = &view[RH_ROUTER_BACKWARD_DLOGITS];
-	struct router_args a = args_of(logits, &view[RH_ROUTER_BACKWARD_INDEX], &view[RH_ROUTER_BACKWARD_WEIGHT], op->router.softmax);
+	struct router_args a = args_of(op, logits, &view[RH_ROUTER_BACKWARD_INDEX], &view[RH_ROUTER_BACKWARD_WEIGHT]);
 	a.place = (const int32_t *)view[RH_ROUTER_BACKWARD_PLACE].data;
 	a.place_stride = view[RH_ROUTER_BACKWARD_PLACE].stride;
 	a.dot = (const float *)view[RH_ROUTER_BACKWARD_DOT].data;

@@ -64,6 +64,8 @@
 	PLAIN(DORA_SCALE, dora_scale)                                                                                                      \
 	PLAIN(DORA_GRADIENT, dora_gradient)                                                                                                \
 	PLAIN(QUANTISE_ROWS, quantise_rows)                                                                                                \
+	PLAIN(LATENT, latent)                                                                                                              \
+	PLAIN(LATENT_BACKWARD, latent_backward)                                                                                            \
 	OWN(QUANTISE, quantise)                                                                                                            \
 	OWN(TRANSPOSE, transpose)                                                                                                          \
 	OWN(SCALED_GEMM, scaled_gemm)                                                                                                      \
@@ -118,9 +120,10 @@ enum {
 enum { RH_ROPE_TABLE_POSITION, RH_ROPE_TABLE_TABLE };
 enum { RH_ROPE_MAX_HALF = 128 };
 
-/* ROPE: x (T,heads*D) act, in place. Of each head the first R = table.cols elements are rotated, the others stay: element i of their first
- * half and i of their second by the table's angle i; backwards (the inverse rotation, which is the gradient) when `inverse`. Where `apart`
- * is not 0, elements i and i + apart of a head are a pair, R / 2 such. */
+/* ROPE: x (T,heads*D) act, in place. Of each head R = table.cols elements from `first` on are rotated, the others stay: element i of their
+ * first half and i of their second by the table's angle i; backwards (the inverse rotation, which is the gradient) when `inverse`. Where
+ * `apart` is not 0, elements i and i + apart of a head are a pair, R / 2 such. Where `adjacent`, pairs lie side by side: elements 2 i and
+ * 2 i + 1. */
 enum { RH_ROPE_X, RH_ROPE_TABLE_IN };
 
 /* ATTENTION: documents are runs of rows: document d has query rows [start_q[d], start_q[d+1]) and key rows [start_k[d], start_k[d+1]).
@@ -193,6 +196,13 @@ static inline int64_t rh_attention_space_rows(int64_t q_rows, int64_t documents,
 {
 	return q_rows + (q_rows / 32 + documents) * 4 / head_dim + 2;
 }
+
+/* LATENT: keys and values of multi-head latent attention (DeepSeek-V2). kv (T,heads*(N+V)) act has of each head N elements of its key and
+ * then its value, shared (T,R) act the last R elements of the keys of all heads. k (T,heads*(N+R)) act = both; v (T,heads*W) act = each
+ * value, behind it zeros: W is at least V, so that keys and values may be of one length.
+ * BACKWARD: dkv (T,heads*(N+V)) and dshared (T,R) act of dk, dv, shaped as k and v; dshared = sums over the heads in order, in fp32. */
+enum { RH_LATENT_KV, RH_LATENT_SHARED, RH_LATENT_K, RH_LATENT_V };
+enum { RH_LATENT_BACKWARD_DK, RH_LATENT_BACKWARD_DV, RH_LATENT_BACKWARD_DKV, RH_LATENT_BACKWARD_DSHARED };
 
 /* f(x): x sigmoid(x); x times the share of a normal distribution below x; its approximation 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715
  * x^3))) (Hendrycks and Gimpel 2016); of GLU only gpt-oss's x sigmoid(1.702 x) of a gate of at most 7, times 1 + an up within -7 and 7,
@@ -423,10 +433,17 @@ enum { RH_ADD_A, RH_ADD_B, RH_ADD_Y, RH_ADD_SCALE };
  * chosen, which is also what dividing the former by their sum gives (Qwen3-MoE with norm_topk_prob, Mixtral, gpt-oss).
  * load (T,2E) F32 or absent = of each expert 1 where it was chosen, else 0; then of each its share of a softmax over all E. Its column sums
  * are what a load balancing loss is made of.
- * scale (1,E) act or absent: a weight is its share times its expert's scale (Gemma 4). */
-enum { RH_ROUTER_LOGITS, RH_ROUTER_INDEX, RH_ROUTER_WEIGHT, RH_ROUTER_LOAD, RH_ROUTER_SCALE };
+ * scale (1,E) act or absent: a weight is its share times its expert's scale (Gemma 4). factor: all weights are multiplied by it; 0: 1.
+ *
+ * With `sigmoid` (DeepSeek-V3, GLM-4.5 and later) shares are no softmax: each is its logit's sigmoid, over the chosen divided by their sum
+ * + 1e-20. bias (p,E) act or absent, whose rows are added up in fp32, counts in the choice alone: chosen are the k largest sums of a
+ * sigmoid and its bias. Of groups > 1, E / groups experts each, at least 2, only the best_groups with the largest sums of their two
+ * largest such sums take part, of equal groups the lower ones; k is at most the number of their experts. There is no load then, nor a
+ * count in the backward, which reads neither bias nor groups. */
+enum { RH_ROUTER_LOGITS, RH_ROUTER_INDEX, RH_ROUTER_WEIGHT, RH_ROUTER_LOAD, RH_ROUTER_SCALE, RH_ROUTER_BIAS };
 enum rh_router_softmax { RH_ROUTER_OVER_ALL, RH_ROUTER_OVER_CHOSEN };
-enum { RH_ROUTER_MAX_EXPERTS = 1024, RH_ROUTER_MAX_TOP = 32, RH_MOE_MAX_PAIRS = 1 << 30 };
+enum { RH_ROUTER_MAX_EXPERTS = 1024, RH_ROUTER_MAX_TOP = 32, RH_ROUTER_MAX_GROUPS = 32, RH_MOE_MAX_PAIRS = 1 << 30 };
+#define RH_ROUTER_EPSILON 1e-20f
 
 /* ROUTER_BACKWARD: dlogits (T,E) act or F32 = gradient through the weights; the choice has none. index and weight are ROUTER's, place
  * (T,k) I32 is PERMUTE's. The gradient of weight(t,j), times that weight, is row place(t,j) of dot (n,1) F32 + the weight times more(t,
@@ -615,6 +632,8 @@ struct rh_op {
 			int64_t heads;
 			int inverse;
 			int64_t apart; /* 0: R / 2 */
+			int64_t first;
+			int adjacent;
 		} rope;
 		struct {
 			int64_t heads, kv_heads, documents, longest, window; /* longest: query rows of the longest document */
@@ -643,7 +662,10 @@ struct rh_op {
 		struct {
 			enum rh_router_softmax softmax;
 			float balance; /* of the backward */
-		} router;              /* and its backward */
+			int sigmoid;
+			float factor;
+			int64_t groups, best_groups; /* groups 0 and 1: all experts are in one */
+		} router;                            /* and its backward */
 		struct {
 			int trans_b; /* of GROUPED_GEMM alone */
 			float alpha;
@@ -669,6 +691,9 @@ struct rh_op {
 			enum rh_gate f;
 			float epsilon;
 		} gate; /* and its backward */
+		struct {
+			int64_t heads, value; /* value: V */
+		} latent;                     /* and its backward */
 		struct {
 			float limit;
 		} quantise;

@@ -37,6 +37,9 @@ static void check_rope(const struct case_shape *s, uint64_t *seed)
 	case_operand(&c, RH_ROPE_TABLE_IN, RH_F32, s->rows, 2 * s->cols, s->pad, FILL_RANDOM);
 	if (s->index % 8 >= 6) /* of a wider head the elements of a pair lie farther apart */
 		c.op.rope.apart = s->cols + s->index % 5;
+	else if (s->index % 4 >= 2)
+		c.op.rope.first = s->index % 5 / 2;
+	c.op.rope.adjacent = s->index % 8 == 2 || s->index % 8 == 5;
 	c.tolerance[RH_ROPE_X] = 0x1p-22; /* two products within 1 */
 	kernel_check(&c, cuda_rope, seed);
 }
@@ -45,6 +48,19 @@ static void test_rope_equals_the_oracle(void **state)
 {
 	(void)state;
 	kernel_each_shape(lengths, LENGTHS, check_rope);
+}
+
+static void check_latent(const struct case_shape *s, uint64_t *seed)
+{
+	struct op_case c = latent_case(s, 0, seed), b = latent_case(s, 1, seed);
+	kernel_check(&c, cuda_latent, seed);
+	kernel_check(&b, cuda_latent_backward, seed);
+}
+
+static void test_latent_equals_the_oracle(void **state)
+{
+	(void)state;
+	kernel_each_shape(lengths, LENGTHS, check_latent);
 }
 
 static void check_dropout(const struct case_shape *s, uint64_t *seed)
@@ -64,6 +80,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_rope_table_equals_the_oracle),
 	        cmocka_unit_test(test_rope_equals_the_oracle),
+	        cmocka_unit_test(test_latent_equals_the_oracle),
 	        cmocka_unit_test(test_dropout_equals_the_oracle),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

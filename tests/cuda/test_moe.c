@@ -26,6 +26,25 @@ static void test_router_equals_the_oracle(void **state)
 	cudaemu_release();
 }
 
+static const struct sigmoid_shape sigmoid_shapes[] = {
+        {{0, 4, 2, 0, RH_F32, RH_ROUTER_OVER_CHOSEN, 1}, 0, 0},   {{17, 64, 4, 0, RH_F32, RH_ROUTER_OVER_CHOSEN, 4}, 1, 1},
+        {{7, 61, 7, 5, RH_BF16, RH_ROUTER_OVER_ALL, 20}, 0, 0},   {{10, 160, 8, 2, RH_F32, RH_ROUTER_OVER_CHOSEN, 2}, 8, 4},
+        {{9, 12, 4, 0, RH_BF16, RH_ROUTER_OVER_CHOSEN, 3}, 6, 2}, {{9, 33, 3, 1, RH_F32, RH_ROUTER_OVER_ALL, 1}, 3, 1},
+};
+
+static void test_router_of_sigmoids_equals_the_oracle(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	for (size_t i = 0; i < sizeof sigmoid_shapes / sizeof *sigmoid_shapes; i++) {
+		struct op_case c = router_sigmoid_case(&sigmoid_shapes[i], &seed),
+		               b = router_sigmoid_backward_case(&sigmoid_shapes[i], &seed);
+		kernel_check(&c, cuda_router, &seed);
+		kernel_check(&b, cuda_router_backward, &seed);
+	}
+	cudaemu_release();
+}
+
 static void test_router_of_nans_and_infinities_names_distinct_experts(void **state)
 {
 	(void)state;
@@ -147,6 +166,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_router_equals_the_oracle),
+	        cmocka_unit_test(test_router_of_sigmoids_equals_the_oracle),
 	        cmocka_unit_test(test_router_of_nans_and_infinities_names_distinct_experts),
 	        cmocka_unit_test(test_permute_equals_the_oracle),
 	        cmocka_unit_test(test_unpermute_equals_the_oracle),

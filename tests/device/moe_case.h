@@ -28,6 +28,12 @@ struct router_shape {
 	double sharpness; /* of the logits */
 };
 
+/* The same with sigmoids in place of the softmax. */
+struct sigmoid_shape {
+	struct router_shape as;
+	int64_t groups, best_groups;
+};
+
 static inline void router_logits(struct op_case *c, const struct router_shape *s)
 {
 	struct rh_view logits = case_operand(c, RH_ROUTER_LOGITS, s->dtype, s->rows, s->experts, s->pad, FILL_RANDOM);
@@ -37,6 +43,26 @@ static inline void router_logits(struct op_case *c, const struct router_shape *s
 	if (s->rows > 2) /* ties */
 		for (int64_t e = 0; e < s->experts; e++)
 			case_put(logits, 1, e, (double)(e % 3) / 4);
+}
+
+/* Draws a row again until its sigmoids with their biases are so far apart, or equal, that rounding a sigmoid changes no choice. */
+static inline void part_choices(struct op_case *c, const struct router_shape *s)
+{
+	struct rh_view logits = c->op.operand[RH_ROUTER_LOGITS], bias = c->op.operand[RH_ROUTER_BIAS];
+	double sum[RH_ROUTER_MAX_EXPERTS];
+	for (int64_t r = 0; r < s->rows; r++)
+		for (int again = 1; again;) {
+			again = 0;
+			for (int64_t e = 0; e < s->experts; e++) {
+				sum[e] = 1 / (1 + exp(-case_get(logits, r, e)));
+				for (int64_t p = 0; bias.data && p < bias.rows; p++)
+					sum[e] += case_get(bias, p, e);
+				for (int64_t other = 0; other < e; other++)
+					again |= sum[other] != sum[e] && fabs(sum[other] - sum[e]) < 0x1p-20;
+			}
+			for (int64_t e = 0; again && e < s->experts; e++)
+				case_put(logits, r, e, s->sharpness * (2 * (double)check_uniform(c->seed) - 1));
+		}
 }
 
 /* Weights and shares are within 1; the sum of up to 1024 powers is off by 2^-20 of itself at most, each power by 2^-22. */
@@ -52,6 +78,23 @@ static inline struct op_case router_case(const struct router_shape *s, uint64_t 
 	if (s->rows % 5)
 		case_operand(&c, RH_ROUTER_SCALE, s->experts % 2 ? RH_F32 : RH_BF16, 1, s->experts, s->pad, FILL_RANDOM);
 	c.tolerance[RH_ROUTER_WEIGHT] = c.tolerance[RH_ROUTER_LOAD] = 0x1p-20;
+	return c;
+}
+
+/* With and without a bias, in one part and in three. Weights are within the factor. */
+static inline struct op_case router_sigmoid_case(const struct sigmoid_shape *shape, uint64_t *seed)
+{
+	const struct router_shape *s = &shape->as;
+	struct op_case c = router_case(s, seed);
+	c.op.router.sigmoid = 1;
+	c.op.router.factor = s->rows % 2 ? 1.8f : 0;
+	c.op.router.groups = shape->groups;
+	c.op.router.best_groups = shape->best_groups;
+	c.op.operand[RH_ROUTER_LOAD] = (struct rh_view){0};
+	if (s->rows % 4)
+		case_operand(&c, RH_ROUTER_BIAS, s->experts % 2 ? RH_F32 : RH_BF16, s->rows % 2 ? 3 : 1, s->experts, s->pad, FILL_RANDOM);
+	part_choices(&c, s);
+	c.tolerance[RH_ROUTER_WEIGHT] = 0x1p-19;
 	return c;
 }
 
@@ -84,11 +127,11 @@ static inline void fill_place(struct rh_view place, uint64_t *seed)
 
 /* dot is within 1, of at most 32 experts: its sum is off by 2^-19 and less, as is the weight that it is multiplied by. Of counts within 1
  * the mean is off by 2^-19 and less. dlogits of another dtype than the logits for every second row count. */
-static inline struct op_case router_backward_case(const struct router_shape *s, uint64_t *seed)
+static inline struct op_case router_backward_of(struct op_case f, const struct router_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.seed = seed, .op.kind = RH_OP_ROUTER_BACKWARD}, f = router_case(s, seed);
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_ROUTER_BACKWARD};
 	rh_op_oracle(&f.op);
-	c.op.router.softmax = s->softmax;
+	c.op.router = f.op.router;
 	case_take(&c, RH_ROUTER_BACKWARD_LOGITS, &f, RH_ROUTER_LOGITS);
 	case_take(&c, RH_ROUTER_BACKWARD_INDEX, &f, RH_ROUTER_INDEX);
 	case_take(&c, RH_ROUTER_BACKWARD_WEIGHT, &f, RH_ROUTER_WEIGHT);
@@ -106,12 +149,22 @@ static inline struct op_case router_backward_case(const struct router_shape *s, 
 	case_operand(&c, RH_ROUTER_BACKWARD_DOT, RH_F32, s->rows * s->top, 1, s->pad / 2, FILL_RANDOM);
 	if (s->rows % 3)
 		case_operand(&c, RH_ROUTER_BACKWARD_MORE, RH_F32, s->rows, s->experts, s->pad, FILL_RANDOM);
-	if (s->rows % 4)
+	if (s->rows % 4 && !c.op.router.sigmoid)
 		case_operand(&c, RH_ROUTER_BACKWARD_COUNT, RH_F32, 1, s->experts, s->pad, FILL_RANDOM);
 	c.op.router.balance = 1.5f;
 	case_operand(&c, RH_ROUTER_BACKWARD_DLOGITS, s->rows % 2 ? s->dtype : RH_F32, s->rows, s->experts, s->pad / 2, FILL_POISON);
 	c.tolerance[RH_ROUTER_BACKWARD_DLOGITS] = 0x1p-17;
 	return c;
+}
+
+static inline struct op_case router_backward_case(const struct router_shape *s, uint64_t *seed)
+{
+	return router_backward_of(router_case(s, seed), s, seed);
+}
+
+static inline struct op_case router_sigmoid_backward_case(const struct sigmoid_shape *s, uint64_t *seed)
+{
+	return router_backward_of(router_sigmoid_case(s, seed), &s->as, seed);
 }
 
 struct permute_shape {

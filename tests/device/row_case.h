@@ -41,4 +41,23 @@ static inline struct op_case scatter_rows_case(const struct case_shape *s, uint6
 	return c;
 }
 
+/* Lengths of heads are a few of the shape's columns, of whole chunks where these are, values with and without zeros behind them; one of the
+ * two ops. */
+static inline struct op_case latent_case(const struct case_shape *s, int is_backward, uint64_t *seed)
+{
+	int64_t heads = 1 + s->index % 3, own = s->cols, shared = s->cols % 8 ? 1 + s->index % 5 : 8,
+	        value = s->cols + s->index % 2 * shared;
+	int64_t wide = value + (s->index % 4 < 2 ? 0 : shared);
+	const int64_t cols[4] = {heads * (own + value), shared, heads * (own + shared), heads * wide};
+	static const int of_backward[4] = {RH_LATENT_BACKWARD_DKV, RH_LATENT_BACKWARD_DSHARED, RH_LATENT_BACKWARD_DK,
+	                                   RH_LATENT_BACKWARD_DV};
+	struct op_case c = {.seed = seed, .op = {.kind = is_backward ? RH_OP_LATENT_BACKWARD : RH_OP_LATENT, .latent = {heads, value}}};
+	for (int i = 0; i < 4; i++)
+		case_operand(&c, is_backward ? of_backward[i] : i, s->dtype, s->rows, cols[i], s->pad,
+		             (i < 2) == is_backward ? FILL_POISON : FILL_RANDOM);
+	if (is_backward)
+		c.tolerance[RH_LATENT_BACKWARD_DSHARED] = 0x1p-22; /* sums of three within 3 */
+	return c;
+}
+
 #endif

@@ -195,6 +195,9 @@ static void check_rope(const struct case_shape *s, uint64_t *seed)
 	case_operand(&c, RH_ROPE_TABLE_IN, RH_F32, s->rows, 2 * s->cols, s->pad, FILL_RANDOM);
 	if (s->index % 8 >= 6) /* of a wider head the elements of a pair lie farther apart */
 		c.op.rope.apart = s->cols + s->index % 5;
+	else /* what stays lies before it, too */
+		c.op.rope.first = still / 2;
+	c.op.rope.adjacent = s->index % 8 == 2 || s->index % 8 == 5;
 	c.tolerance[RH_ROPE_X] = 0x1p-22; /* two products within 1 */
 	case_check(&c);
 }
@@ -230,6 +233,20 @@ static void test_rope_inverse_undoes_rope(void **state)
 		assert_true(fabsf(before[i] - ((float *)c.op.operand[RH_ROPE_X].data)[i]) < 0x1p-21f);
 	case_free(&c);
 	case_free(&table);
+}
+
+static void check_latent(const struct case_shape *s, uint64_t *seed)
+{
+	for (int is_backward = 0; is_backward < 2; is_backward++) {
+		struct op_case c = latent_case(s, is_backward, seed);
+		case_check(&c);
+	}
+}
+
+static void test_latent_equals_the_oracle(void **state)
+{
+	(void)state;
+	each_shape(check_latent);
 }
 
 static void fill_index(struct rh_view index, int64_t below, uint64_t *seed)
@@ -382,6 +399,7 @@ int main(void)
 	        cmocka_unit_test(test_rope_table_equals_the_oracle),
 	        cmocka_unit_test(test_rope_equals_the_oracle),
 	        cmocka_unit_test(test_rope_inverse_undoes_rope),
+	        cmocka_unit_test(test_latent_equals_the_oracle),
 	        cmocka_unit_test(test_embedding_equals_the_oracle),
 	        cmocka_unit_test(test_embedding_backward_equals_the_oracle),
 	        cmocka_unit_test(test_gather_rows_equals_the_oracle),

@@ -33,6 +33,8 @@ static void give_parameters(struct rh_op *op)
 		op->preference.beta = 0.1F;
 		op->preference.weight[RH_PREFERENCE_SIGMOID] = 1;
 	}
+	if (op->kind == RH_OP_LATENT || op->kind == RH_OP_LATENT_BACKWARD)
+		op->latent.heads = op->latent.value = 2;
 	if (op->kind == RH_OP_CONV || op->kind == RH_OP_CONV_BACKWARD)
 		op->conv.documents = 1;
 	if (op->kind == RH_OP_DELTA || op->kind == RH_OP_DELTA_BACKWARD) {
@@ -59,6 +61,8 @@ static struct lengths fused_lengths(enum rh_op_kind kind, enum rh_dtype act, int
 	        [RH_OP_PREFERENCE] = {{RH_F32, 6, 1}, {RH_I32, 2, 4}, {RH_F32, 2, 1}, {RH_F32, 2, 2}, {RH_F32, 6, 1}, {act, 6, 8}},
 	        [RH_OP_QUANTISE_ROWS] = {{act, 6, 8}, {RH_F32, 6, 1}, {RH_E4M3, 6, 8}},
 	        [RH_OP_ADD] = {{act, 6, 8}, {act, 6, 8}, {act, 6, 8}, {act, 1, 1}},
+	        [RH_OP_LATENT] = {{act, 6, 10}, {act, 6, 2}, {act, 6, 10}, {act, 6, 4}}, /* 3 and 2 of key, 2 of value */
+	        [RH_OP_LATENT_BACKWARD] = {{act, 6, 10}, {act, 6, 4}, {act, 6, 10}, {act, 6, 2}},
 	        [RH_OP_ROUTER_BACKWARD] = {{act, 6, 5},
 	                                   {RH_I32, 6, 3},
 	                                   {RH_F32, 6, 3},
@@ -161,8 +165,8 @@ static struct lengths lengths_of_adapter(enum rh_dtype act, int operand)
 static int is_apart(enum rh_op_kind kind, int operand)
 {
 	return (kind == RH_OP_HEAD_LOSS && operand >= RH_HEAD_LOSS_LOW) || rh_op_is_fused(kind) || kind == RH_OP_PREFERENCE ||
-	       kind == RH_OP_QUANTISE_ROWS || kind == RH_OP_ADD || kind == RH_OP_ROUTER_BACKWARD ||
-	       (kind >= RH_OP_CONV && kind <= RH_OP_DORA_GRADIENT);
+	       kind == RH_OP_QUANTISE_ROWS || kind == RH_OP_ADD || kind == RH_OP_ROUTER_BACKWARD || kind == RH_OP_LATENT ||
+	       kind == RH_OP_LATENT_BACKWARD || (kind >= RH_OP_CONV && kind <= RH_OP_DORA_GRADIENT);
 }
 
 static struct lengths lengths_apart(enum rh_op_kind kind, enum rh_dtype act, int operand)
@@ -227,7 +231,7 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 	                             {RH_F32, 6, 8},
 	                             {RH_F32, 6, 2},
 	                             {RH_F32, 6, 8}},
-	        [RH_OP_ROUTER] = {{act, 6, 3}, {RH_I32, 6, 3}, {RH_F32, 6, 3}, {RH_F32, 6, 6}, {act, 1, 3}},
+	        [RH_OP_ROUTER] = {{act, 6, 3}, {RH_I32, 6, 3}, {RH_F32, 6, 3}, {RH_F32, 6, 6}, {act, 1, 3}, {act, 3, 3}},
 	        [RH_OP_PERMUTE] = {{RH_I32, 6, 2}, {act, 6, 8}, {RH_I32, 5, 1}, {RH_I32, 6, 2}, {act, 12, 8}},
 	        [RH_OP_UNPERMUTE] = {{act, 12, 8}, {RH_I32, 6, 2}, {RH_F32, 6, 2}, {act, 6, 8}, {act, 6, 8}},
 	        [RH_OP_UNPERMUTE_BACKWARD] = {{act, 6, 8}, {RH_I32, 6, 2}, {RH_F32, 6, 2}, {act, 12, 8}},
@@ -263,6 +267,8 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 		case_operand(&c, i, of.dtype, of.rows, of.cols, 0, FILL_NONE);
 	}
 	give_parameters(&c.op);
+	if (kind == RH_OP_ROUTER) /* goes with sigmoids, which have no load */
+		c.op.operand[RH_ROUTER_BIAS] = (struct rh_view){0};
 	c.seed = NULL; /* it ends here */
 	return c;
 }
@@ -336,6 +342,8 @@ static void test_fault_is_found_in_every_operand(void **state)
 		struct op_case c = right(kind, RH_F32);
 		for (int i = 0; i < info->operands; i++) {
 			struct rh_view view = c.op.operand[i];
+			if (!view.data)
+				continue;
 			int free_rows = kind == RH_OP_FILL || (kind == RH_OP_COLUMN_SUM && i == RH_COLUMN_SUM_X) ||
 			                (kind == RH_OP_EMBEDDING && i == RH_EMBEDDING_TABLE) ||
 			                (kind == RH_OP_EMBEDDING_BACKWARD && i == RH_EMBEDDING_BACKWARD_DTABLE) ||
@@ -355,7 +363,7 @@ static void test_fault_is_found_in_every_operand(void **state)
 				expect_fault(c.op, i, (struct rh_view){view.data, view.dtype, view.rows, view.cols - 1, view.stride},
 				             "columns");
 			for (int j = 0; j < info->operands; j++) { /* a byte into the other, which no exception allows */
-				if (i == j || info->operand[i].access == RH_ACCESS_IN || !view.rows)
+				if (i == j || info->operand[i].access == RH_ACCESS_IN || !view.rows || !c.op.operand[j].data)
 					continue;
 				struct rh_view over = view;
 				over.data = (char *)c.op.operand[j].data + 1;
@@ -389,9 +397,65 @@ static void expect_dropout_faults(void)
 	case_free(&c);
 }
 
+static void expect_sigmoid_faults(void)
+{
+	struct op_case c = right(RH_OP_ROUTER, RH_F32);
+	float bias[12] = {0}, logits[24] = {0};
+	struct rh_op op = c.op;
+	op.router.sigmoid = 1;
+	assert_non_null(rh_op_fault(&op)); /* it has a load */
+	op.operand[RH_ROUTER_LOAD] = (struct rh_view){0};
+	op.operand[RH_ROUTER_BIAS] = rh_view_of(bias, RH_F32, 3, 3);
+	assert_null(rh_op_fault(&op));
+	op.router.sigmoid = 0;
+	assert_non_null(rh_op_fault(&op));
+	op.router.sigmoid = 1, op.operand[RH_ROUTER_BIAS].cols = 2;
+	assert_non_null(rh_op_fault(&op));
+	op.operand[RH_ROUTER_BIAS] = op.operand[RH_ROUTER_SCALE] = (struct rh_view){0};
+	op.router.groups = op.router.best_groups = 3; /* of one expert each */
+	assert_non_null(rh_op_fault(&op));
+	op.operand[RH_ROUTER_LOGITS] = rh_view_of(logits, RH_F32, 6, 4);
+	op.router.groups = op.router.best_groups = 2;
+	assert_null(rh_op_fault(&op));
+	op.router.best_groups = 3;
+	assert_non_null(rh_op_fault(&op));
+	op.router.best_groups = 1; /* 2 experts for 3 */
+	assert_non_null(rh_op_fault(&op));
+	case_free(&c);
+	c = right(RH_OP_ROUTER_BACKWARD, RH_F32);
+	op = c.op, op.router.sigmoid = 1;
+	assert_non_null(rh_op_fault(&op)); /* it has a count */
+	op.operand[RH_ROUTER_BACKWARD_COUNT] = (struct rh_view){0};
+	assert_null(rh_op_fault(&op));
+	case_free(&c);
+}
+
+static void expect_rope_faults(void)
+{
+	struct op_case c = right(RH_OP_ROPE, RH_F32); /* heads and what is rotated of them are equally long */
+	struct rh_op op = c.op;
+	op.rope.first = 1;
+	assert_non_null(rh_op_fault(&op));
+	op.rope.first = -1;
+	assert_non_null(rh_op_fault(&op));
+	op = c.op, op.rope.adjacent = 1;
+	assert_null(rh_op_fault(&op));
+	op.rope.apart = 2;
+	assert_non_null(rh_op_fault(&op));
+	case_free(&c);
+	c = right(RH_OP_LATENT, RH_F32);
+	op = c.op, op.latent.value = 1;
+	assert_non_null(rh_op_fault(&op));
+	op = c.op, op.latent.heads = 0;
+	assert_non_null(rh_op_fault(&op));
+	case_free(&c);
+}
+
 static void test_fault_is_found_in_parameters(void **state)
 {
 	(void)state;
+	expect_sigmoid_faults();
+	expect_rope_faults();
 	struct op_case c = right(RH_OP_ATTENTION, RH_F32);
 	struct rh_op op = c.op;
 	op.attention.kv_heads = 3;

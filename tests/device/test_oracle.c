@@ -125,16 +125,62 @@ static void test_rope_inverse_is_the_derivative(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	double cotangent[MOST];
-	struct op_case f = {.seed = &seed, .op.kind = RH_OP_ROPE, .op.rope = {2, 0}},
-	               b = {.seed = &seed, .op.kind = RH_OP_ROPE, .op.rope = {2, 1}};
-	case_operand(&f, RH_ROPE_X, RH_F32, 3, 12, 0, FILL_RANDOM);
-	case_operand(&f, RH_ROPE_TABLE_IN, RH_F32, 3, 6, 0, FILL_RANDOM);
-	case_take(&b, RH_ROPE_TABLE_IN, &f, RH_ROPE_TABLE_IN);
-	cotangent_for(case_operand(&b, RH_ROPE_X, RH_F32, 3, 12, 0, FILL_NONE), cotangent, &seed);
-	rh_op_oracle(&b.op);
-	check_derivative(&f, RH_ROPE_X, cotangent, RH_ROPE_X, b.op.operand[RH_ROPE_X]);
-	case_free(&f);
-	case_free(&b);
+	for (int adjacent = 0; adjacent < 2; adjacent++) { /* and behind the first element of each head */
+		struct op_case f = {.seed = &seed, .op.kind = RH_OP_ROPE, .op.rope = {2, 0, 0, adjacent, adjacent}},
+		               b = {.seed = &seed, .op.kind = RH_OP_ROPE, .op.rope = {2, 1, 0, adjacent, adjacent}};
+		case_operand(&f, RH_ROPE_X, RH_F32, 3, 14, 0, FILL_RANDOM);
+		case_operand(&f, RH_ROPE_TABLE_IN, RH_F32, 3, 6, 0, FILL_RANDOM);
+		case_take(&b, RH_ROPE_TABLE_IN, &f, RH_ROPE_TABLE_IN);
+		cotangent_for(case_operand(&b, RH_ROPE_X, RH_F32, 3, 14, 0, FILL_NONE), cotangent, &seed);
+		rh_op_oracle(&b.op);
+		check_derivative(&f, RH_ROPE_X, cotangent, RH_ROPE_X, b.op.operand[RH_ROPE_X]);
+		case_free(&f);
+		case_free(&b);
+	}
+}
+
+/* Of any linear function the gradient is its transpose; both outputs at once. */
+static void test_latent_backward_is_the_derivative(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	double cotangent[MOST];
+	for (int output = RH_LATENT_K; output <= RH_LATENT_V; output++) {
+		struct op_case f = {.seed = &seed, .op.kind = RH_OP_LATENT, .op.latent = {3, 3}};
+		struct op_case b = {.seed = &seed, .op.kind = RH_OP_LATENT_BACKWARD, .op.latent = {3, 3}};
+		case_operand(&f, RH_LATENT_KV, RH_F32, 4, 3 * (2 + 3), 0, FILL_RANDOM);
+		case_operand(&f, RH_LATENT_SHARED, RH_F32, 4, 2, 0, FILL_RANDOM);
+		case_operand(&f, RH_LATENT_K, RH_F32, 4, 3 * (2 + 2), 0, FILL_POISON);
+		case_operand(&f, RH_LATENT_V, RH_F32, 4, 3 * 4, 0, FILL_POISON);
+		struct rh_view dk = case_operand(&b, RH_LATENT_BACKWARD_DK, RH_F32, 4, 3 * 4, 0, FILL_NONE);
+		struct rh_view dv = case_operand(&b, RH_LATENT_BACKWARD_DV, RH_F32, 4, 3 * 4, 0, FILL_NONE);
+		struct rh_view dkv = case_operand(&b, RH_LATENT_BACKWARD_DKV, RH_F32, 4, 3 * 5, 0, FILL_POISON);
+		struct rh_view dshared = case_operand(&b, RH_LATENT_BACKWARD_DSHARED, RH_F32, 4, 2, 0, FILL_POISON);
+		memset(dk.data, 0, (size_t)rh_view_bytes(dk));
+		memset(dv.data, 0, (size_t)rh_view_bytes(dv));
+		cotangent_for(output == RH_LATENT_K ? dk : dv, cotangent, &seed);
+		rh_op_oracle(&b.op);
+		check_derivative(&f, output, cotangent, RH_LATENT_KV, dkv);
+		check_derivative(&f, output, cotangent, RH_LATENT_SHARED, dshared);
+		case_free(&f);
+		case_free(&b);
+	}
+}
+
+/* 2 heads of 1 element of key, 1 that they share, and 1 of value beside a zero. */
+static void test_latent_known_answer(void **state)
+{
+	(void)state;
+	float kv[4] = {1, 2, 3, 4}, shared[1] = {5}, k[4], v[4];
+	struct rh_op op = {.kind = RH_OP_LATENT, .latent = {2, 1}};
+	op.operand[RH_LATENT_KV] = rh_view_of(kv, RH_F32, 1, 4);
+	op.operand[RH_LATENT_SHARED] = rh_view_of(shared, RH_F32, 1, 1);
+	op.operand[RH_LATENT_K] = rh_view_of(k, RH_F32, 1, 4);
+	op.operand[RH_LATENT_V] = rh_view_of(v, RH_F32, 1, 4);
+	rh_op_oracle(&op);
+	const float keys[4] = {1, 5, 3, 5}, values[4] = {2, 0, 4, 0};
+	assert_memory_equal(k, keys, sizeof keys);
+	assert_memory_equal(v, values, sizeof values);
 }
 
 static void attention_case(struct op_case *f, int64_t window, uint64_t *seed)
@@ -372,6 +418,12 @@ static void test_rope_known_answer(void **state)
 	op.operand[RH_ROPE_TABLE_IN] = rh_view_of(table, RH_F32, 2, 2);
 	rh_op_oracle(&op);
 	assert_true(x[0] == 3 && x[1] == 4 && fabsf(x[2] - 0.54030231f) < 1e-6f && fabsf(x[3] - 0.84147098f) < 1e-6f);
+	float quarter[4] = {0, 1, 1, 0}, y[5] = {9, 1, 2, 3, 4}; /* cosines and sines of 90 degrees, and of none */
+	op = (struct rh_op){.kind = RH_OP_ROPE, .rope = {.heads = 1, .first = 1, .adjacent = 1}};
+	op.operand[RH_ROPE_X] = rh_view_of(y, RH_F32, 1, 5);
+	op.operand[RH_ROPE_TABLE_IN] = rh_view_of(quarter, RH_F32, 1, 4);
+	rh_op_oracle(&op);
+	assert_true(y[0] == 9 && y[1] == -2 && y[2] == 1 && y[3] == 3 && y[4] == 4);
 	op = (struct rh_op){.kind = RH_OP_ROPE_TABLE, .rope_table = {.scale = 1, .growth = 0.1f, .step = 8}};
 	position[0] = 7, position[1] = 16;
 	op.operand[RH_ROPE_TABLE_POSITION] = rh_view_of(position, RH_I32, 2, 1);
@@ -396,6 +448,8 @@ int main(void)
 	        cmocka_unit_test(test_gemm_known_answer_in_every_layout),
 	        cmocka_unit_test(test_row_ops_are_transposes_of_each_other),
 	        cmocka_unit_test(test_rope_known_answer),
+	        cmocka_unit_test(test_latent_backward_is_the_derivative),
+	        cmocka_unit_test(test_latent_known_answer),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

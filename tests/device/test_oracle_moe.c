@@ -35,10 +35,16 @@ static void test_router_backward_is_the_derivative(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	double cotangent[MOST];
-	for (int softmax = RH_ROUTER_OVER_ALL; softmax <= RH_ROUTER_OVER_CHOSEN; softmax++) {
+	for (int variant = 0; variant < 4; variant++) { /* softmax or sigmoids, over all or over the chosen */
+		int softmax = variant % 2 ? RH_ROUTER_OVER_CHOSEN : RH_ROUTER_OVER_ALL;
 		struct router_shape s = {4, 7, 3, 1, RH_F32, (enum rh_router_softmax)softmax, 1};
 		struct op_case f = router_case(&s, &seed), b = {.seed = &seed, .op.kind = RH_OP_ROUTER_BACKWARD};
 		part_logits(f.op.operand[RH_ROUTER_LOGITS], &seed);
+		if (variant / 2) {
+			f.op.router.sigmoid = 1;
+			f.op.router.factor = 1.8f;
+			f.op.operand[RH_ROUTER_LOAD] = (struct rh_view){0};
+		}
 		for (int64_t e = 0; e < 7; e++)
 			case_put(f.op.operand[RH_ROUTER_SCALE], 0, e, e % 2 ? -0.75 : 0.5 + 0.25 * (double)e);
 		rh_op_oracle(&f.op);
@@ -124,6 +130,35 @@ static void test_router_known_answer(void **state)
 	for (int j = 0; j < 3; j++)
 		assert_true(fabs((double)weight[j] - power[index[j]] / all / (chosen / all)) < 1e-7);
 	assert_true(index[3] == 0 && index[4] == 3 && index[5] == 4); /* neither NaN nor -infinity */
+}
+
+/* GLM-4.7: sigmoids of the chosen over their sum, times a factor; biases, here in two parts, choose and do not weigh. Then in groups of
+ * two, of which the first, with the largest sigmoid of all, is left out. */
+static void test_router_of_sigmoids_known_answer(void **state)
+{
+	(void)state;
+	float logits[6] = {3, -4, 1, 0.5f, 0.25f, 1}, bias[2 * 6] = {0, 0, 0.25f, 0, 1, 0, 0, 0, -0.5f, 0, 0.5f, 0}, weight[2];
+	int32_t index[2];
+	struct rh_op op = {.kind = RH_OP_ROUTER,
+	                   .router = {.softmax = RH_ROUTER_OVER_CHOSEN, .sigmoid = 1, .factor = 1.75f, .groups = 3, .best_groups = 3}};
+	op.operand[RH_ROUTER_LOGITS] = rh_view_of(logits, RH_F32, 1, 6);
+	op.operand[RH_ROUTER_INDEX] = rh_view_of(index, RH_I32, 1, 2);
+	op.operand[RH_ROUTER_WEIGHT] = rh_view_of(weight, RH_F32, 1, 2);
+	op.operand[RH_ROUTER_BIAS] = rh_view_of(bias, RH_F32, 2, 6);
+	rh_op_oracle(&op);
+	double s[6];
+	for (int e = 0; e < 6; e++)
+		s[e] = 1 / (1 + exp(-(double)logits[e]));
+	assert_true(index[0] == 4 && index[1] == 0); /* 0.56 + 1.5, and 0.95 */
+	for (int j = 0; j < 2; j++)
+		assert_true(fabs((double)weight[j] - 1.75 * s[index[j]] / (s[4] + s[0])) < 1e-7);
+	op.router.best_groups = 1; /* sums of two: 0.97, 1.10, 2.79 */
+	op.router.softmax = RH_ROUTER_OVER_ALL;
+	rh_op_oracle(&op);
+	assert_true(index[0] == 4 && index[1] == 5 && fabs((double)weight[1] - 1.75 * s[5]) < 1e-7);
+	op.router.best_groups = 2;
+	rh_op_oracle(&op);
+	assert_true(index[0] == 4 && index[1] == 5); /* 0.73 before 0.62 of the second group; the first's 0.95 takes no part */
 }
 
 static void test_permute_known_answer(void **state)
@@ -228,6 +263,7 @@ int main(void)
 	        cmocka_unit_test(test_router_backward_is_the_derivative),
 	        cmocka_unit_test(test_router_backward_of_counts_is_the_derivative),
 	        cmocka_unit_test(test_router_known_answer),
+	        cmocka_unit_test(test_router_of_sigmoids_known_answer),
 	        cmocka_unit_test(test_permute_known_answer),
 	        cmocka_unit_test(test_unpermute_backward_is_the_derivative),
 	        cmocka_unit_test(test_unpermute_without_weights_is_the_derivative_of_permute),

@@ -44,22 +44,28 @@ static void check_rope(struct check *check)
 	require(check, is_act(x.dtype), "rope: x is neither F32 nor BF16");
 	require(check, heads >= 1 && x.cols % heads == 0, "rope: x is not heads*D wide");
 	require(check, table.cols % 2 == 0 && (heads < 1 || table.cols <= x.cols / heads), "rope: R is odd or above D");
-	int64_t apart = check->op->rope.apart, half = table.cols / 2;
-	require(check, !apart || (apart >= half && (heads < 1 || apart + half <= x.cols / heads)), "rope: pairs overlap, or are beyond D");
+	int64_t apart = check->op->rope.apart, half = table.cols / 2, first = check->op->rope.first;
+	require(check, first >= 0 && (heads < 1 || first + table.cols <= x.cols / heads), "rope: what is rotated begins beyond D - R");
+	require(check, !apart || (apart >= half && (heads < 1 || first + apart + half <= x.cols / heads)),
+	        "rope: pairs overlap, or are beyond D");
+	require(check, !apart || !check->op->rope.adjacent, "rope: pairs are side by side, and apart");
 	require(check, table.dtype == RH_F32 && table.rows == x.rows, "rope: table is not (T,R) F32");
 }
 
 static void oracle_rope(const struct rh_op *op)
 {
 	struct rh_view x = op->operand[RH_ROPE_X], table = op->operand[RH_ROPE_TABLE_IN];
-	int64_t dim = x.cols / op->rope.heads, half = table.cols / 2, apart = op->rope.apart ? op->rope.apart : half;
+	int64_t dim = x.cols / op->rope.heads, half = table.cols / 2, apart = op->rope.apart ? op->rope.apart : half, step = 1;
+	if (op->rope.adjacent)
+		apart = 1, step = 2;
 	for (int64_t t = 0; t < x.rows; t++) {
 		for (int64_t h = 0; h < op->rope.heads; h++) {
 			for (int64_t i = 0; i < half; i++) {
-				double a = get(x, t, h * dim + i), b = get(x, t, h * dim + apart + i);
+				int64_t at = h * dim + op->rope.first + i * step;
+				double a = get(x, t, at), b = get(x, t, at + apart);
 				double c = get(table, t, i), s = op->rope.inverse ? -get(table, t, half + i) : get(table, t, half + i);
-				put(x, t, h * dim + i, a * c - b * s);
-				put(x, t, h * dim + apart + i, b * c + a * s);
+				put(x, t, at, a * c - b * s);
+				put(x, t, at + apart, b * c + a * s);
 			}
 		}
 	}

@@ -15,6 +15,13 @@ static void check_choice(struct check *check, struct rh_view logits, int index, 
 	        "router: k is not in 1..E, or too large");
 	shape(check, weight, RH_F32, chosen.rows, chosen.cols, "router: weight is not (T,k) F32");
 	require(check, over == RH_ROUTER_OVER_ALL || over == RH_ROUTER_OVER_CHOSEN, "router: no such softmax");
+	int64_t groups = check->op->router.groups, best = check->op->router.best_groups;
+	if (groups <= 1)
+		return;
+	require(check, check->op->router.sigmoid, "router: groups without sigmoids");
+	require(check, groups <= RH_ROUTER_MAX_GROUPS && logits.cols % groups == 0 && logits.cols / groups >= 2,
+	        "router: groups are too many, or not of equal sizes of at least 2");
+	require(check, best >= 1 && best <= groups && chosen.cols <= best * (logits.cols / groups), "router: too few groups for k experts");
 }
 
 /* (1,E) act, or absent. */
@@ -25,10 +32,15 @@ static void check_scale(struct check *check, int operand, int64_t experts)
 	        "router: scale is not (1,E) F32 or BF16");
 }
 
-/* e^(logit - largest) of the experts that share the softmax, 0 of others. */
+/* e^(logit - largest) of the experts that share the softmax, 0 of others; or their sigmoids. */
 struct shares {
 	double term[RH_ROUTER_MAX_EXPERTS], sum;
 };
+
+static double sigmoid(double logit)
+{
+	return 1 / (1 + exp(-logit));
+}
 
 static struct rh_op over_all(const struct rh_op *op)
 {
@@ -37,10 +49,46 @@ static struct rh_op over_all(const struct rh_op *op)
 	return all;
 }
 
-static double rank_of(struct rh_view logits, int64_t t, int64_t e)
+static double or_last(double value)
 {
-	double logit = get(logits, t, e);
-	return isnan(logit) ? -(double)INFINITY : logit;
+	return isnan(value) ? -(double)INFINITY : value;
+}
+
+/* Experts of groups that take no part come last. */
+static void leave_groups(const struct rh_op *op, int64_t experts, double *rank)
+{
+	int64_t groups = op->router.groups, size = groups > 1 ? experts / groups : 0;
+	double sum[RH_ROUTER_MAX_GROUPS];
+	for (int64_t g = 0; size && g < groups; g++) {
+		double first = -(double)INFINITY, second = first;
+		for (int64_t e = g * size; e < (g + 1) * size; e++) {
+			second = fmax(second, fmin(first, rank[e]));
+			first = fmax(first, rank[e]);
+		}
+		sum[g] = first + second;
+	}
+	for (int64_t g = 0; size && g < groups; g++) {
+		int64_t before = 0;
+		for (int64_t other = 0; other < groups; other++)
+			before += sum[other] > sum[g] || (sum[other] == sum[g] && other < g);
+		for (int64_t e = g * size; before >= op->router.best_groups && e < (g + 1) * size; e++)
+			rank[e] = -(double)INFINITY;
+	}
+}
+
+/* What the choice is by. Sigmoids are rounded to fp32 before their biases are added, as everywhere: sums of small and large ones are often
+ * equal. */
+static void rank_experts(const struct rh_op *op, int64_t t, double *rank)
+{
+	struct rh_view logits = op->operand[RH_ROUTER_LOGITS], bias = op->operand[RH_ROUTER_BIAS];
+	for (int64_t e = 0; e < logits.cols; e++) {
+		float more = 0;
+		for (int64_t p = 0; bias.data && p < bias.rows; p++)
+			more += (float)get(bias, p, e);
+		double logit = get(logits, t, e);
+		rank[e] = or_last(op->router.sigmoid ? (double)((float)sigmoid(logit) + more) : logit);
+	}
+	leave_groups(op, logits.cols, rank);
 }
 
 static struct shares shares_of(const struct rh_op *op, struct rh_view logits, struct rh_view index, int64_t t)
@@ -52,8 +100,12 @@ static struct shares shares_of(const struct rh_op *op, struct rh_view logits, st
 		for (int64_t j = 0; j < index.cols; j++)
 			counts |= (int64_t)get(index, t, j) == e;
 		shares.term[e] = counts ? exp(get(logits, t, e) - largest) : 0;
+		if (counts && op->router.sigmoid)
+			shares.term[e] = sigmoid(get(logits, t, e));
 		shares.sum += shares.term[e];
 	}
+	if (op->router.sigmoid)
+		shares.sum = op->router.softmax == RH_ROUTER_OVER_ALL ? 1 : shares.sum + (double)RH_ROUTER_EPSILON;
 	return shares;
 }
 
@@ -63,6 +115,11 @@ static void check_router(struct check *check)
 	check_choice(check, logits, RH_ROUTER_INDEX, RH_ROUTER_WEIGHT);
 	shape(check, RH_ROUTER_LOAD, RH_F32, logits.rows, 2 * logits.cols, "router: load is not (T,2E) F32");
 	check_scale(check, RH_ROUTER_SCALE, logits.cols);
+	struct rh_view bias = check->op->operand[RH_ROUTER_BIAS];
+	int sigmoid = check->op->router.sigmoid;
+	require(check, !bias.data || (sigmoid && is_act(bias.dtype) && bias.rows >= 1 && bias.cols == logits.cols),
+	        "router: bias is not (p,E) F32 or BF16, or there are no sigmoids");
+	require(check, !sigmoid || !check->op->operand[RH_ROUTER_LOAD].data, "router: a load of sigmoids");
 }
 
 /* A row of it. */
@@ -83,12 +140,14 @@ static void oracle_router(const struct rh_op *op)
 {
 	struct rh_view logits = op->operand[RH_ROUTER_LOGITS], index = op->operand[RH_ROUTER_INDEX], weight = op->operand[RH_ROUTER_WEIGHT];
 	struct rh_view scale = op->operand[RH_ROUTER_SCALE];
+	double factor = op->router.factor == 0 ? 1 : (double)op->router.factor, rank[RH_ROUTER_MAX_EXPERTS];
 	for (int64_t t = 0; t < logits.rows; t++) {
 		char taken[RH_ROUTER_MAX_EXPERTS] = {0};
+		rank_experts(op, t, rank);
 		for (int64_t j = 0; j < index.cols; j++) {
 			int64_t best = -1;
 			for (int64_t e = 0; e < logits.cols; e++)
-				if (!taken[e] && (best < 0 || rank_of(logits, t, e) > rank_of(logits, t, best)))
+				if (!taken[e] && (best < 0 || rank[e] > rank[best]))
 					best = e;
 			taken[best] = 1;
 			put(index, t, j, (double)best);
@@ -96,7 +155,7 @@ static void oracle_router(const struct rh_op *op)
 		struct shares shares = shares_of(op, logits, index, t);
 		for (int64_t j = 0; j < index.cols; j++) {
 			int64_t e = (int64_t)get(index, t, j);
-			put(weight, t, j, shares.term[e] / shares.sum * (scale.data ? get(scale, 0, e) : 1));
+			put(weight, t, j, shares.term[e] / shares.sum * factor * (scale.data ? get(scale, 0, e) : 1));
 		}
 		if (op->operand[RH_ROUTER_LOAD].data)
 			put_load(op, t);
@@ -110,7 +169,7 @@ static void cost_router(const struct rh_op *op, struct rh_op_cost *cost)
 }
 
 const struct op_def op_router = {
-        .info = {"router", 5, {IN("logits"), OUT("index"), OUT("weight"), OUT_IF("load"), MAYBE("scale")}},
+        .info = {"router", 6, {IN("logits"), OUT("index"), OUT("weight"), OUT_IF("load"), MAYBE("scale"), MAYBE("bias")}},
         .check = check_router,
         .oracle = oracle_router,
         .cost = cost_router,
@@ -142,6 +201,8 @@ static void check_router_backward(struct check *check)
 	shape(check, RH_ROUTER_BACKWARD_DSCALE, RH_F32, logits.rows, logits.cols, "router_backward: dscale is not (T,E) F32");
 	require(check, !check->op->operand[RH_ROUTER_BACKWARD_DSCALE].data || check->op->operand[RH_ROUTER_BACKWARD_SCALE].data,
 	        "router_backward: there is a dscale, but no scale");
+	require(check, !check->op->router.sigmoid || !check->op->operand[RH_ROUTER_BACKWARD_COUNT].data,
+	        "router_backward: a count of sigmoids");
 }
 
 /* The same of a softmax over all, of which each element's gradient is `balance` times its count. */
@@ -154,7 +215,17 @@ static double balance_of(const struct rh_op *op, const struct shares *all, int64
 	return (double)op->router.balance * all->term[e] / all->sum * (get(count, 0, e) - mean);
 }
 
-/* With p the softmax and g the gradient of its elements (0 but for the chosen): dlogit = p g - p times the sum of p g. */
+/* The gradient of expert e's logit. With p the softmax and g the gradient of its elements (0 but for the chosen) it is p g - p times the
+ * sum of p g; and of a sigmoid s of the chosen, whose derivative is s (1 - s), 1 - s times that; nothing is subtracted where they are not
+ * divided by their sum. */
+static double logit_gradient(const struct rh_op *op, const struct shares *shares, double through, double sum, double logit, int64_t e)
+{
+	double share = shares->term[e] / shares->sum;
+	if (!op->router.sigmoid)
+		return through - share * sum;
+	return sigmoid(-logit) * (op->router.softmax == RH_ROUTER_OVER_ALL ? through : through - share * sum);
+}
+
 static void oracle_router_backward(const struct rh_op *op)
 {
 	struct rh_view logits = op->operand[RH_ROUTER_BACKWARD_LOGITS], index = op->operand[RH_ROUTER_BACKWARD_INDEX];
@@ -174,7 +245,8 @@ static void oracle_router_backward(const struct rh_op *op)
 		}
 		for (int64_t e = 0; e < logits.cols; e++)
 			put(dlogits, t, e,
-			    through[e] - shares.term[e] / shares.sum * sum + (count.data ? balance_of(op, &balanced, e) : 0));
+			    logit_gradient(op, &shares, through[e], sum, get(logits, t, e), e) +
+			            (count.data ? balance_of(op, &balanced, e) : 0));
 		for (int64_t e = 0; e < logits.cols && dscale.data; e++)
 			put(dscale, t, e, get(scale, 0, e) == 0 ? 0 : through[e] / get(scale, 0, e));
 	}

@@ -1,4 +1,4 @@
-/* The router of a mixture of experts: the k best of each row and their softmax, and the gradient of that. */
+/* The router of a mixture of experts: the k best of each row and their softmax, or sigmoids, and the gradient of that. */
 #include "device/cpu/simd/act.h"
 #include "device/cpu/simd/simd.h"
 
@@ -39,6 +39,57 @@ static void choose(const float *row, int64_t experts, int32_t *index, int64_t k)
 		last = best;
 		last_at = at;
 	}
+}
+
+static float sigmoid(float logit)
+{
+	return 1 / (1 + expf(-logit));
+}
+
+/* Experts of groups that take no part come last: the best_groups with the largest sums of two do. */
+static void leave_groups(const struct rh_op *op, int64_t experts, float *rank)
+{
+	int64_t groups = op->router.groups, size = groups > 1 ? experts / groups : 0;
+	float sum[RH_ROUTER_MAX_GROUPS];
+	for (int64_t g = 0; size && g < groups; g++) {
+		float first = -INFINITY, second = -INFINITY;
+		for (int64_t e = g * size; e < (g + 1) * size; e++) {
+			float own = rank[e] == rank[e] ? rank[e] : -INFINITY;
+			second = fmaxf(second, fminf(first, own));
+			first = fmaxf(first, own);
+		}
+		sum[g] = first + second;
+	}
+	for (int64_t g = 0; size && g < groups; g++) {
+		int64_t before = 0;
+		for (int64_t other = 0; other < groups; other++)
+			before += sum[other] > sum[g] || (sum[other] == sum[g] && other < g);
+		for (int64_t e = g * size; before >= op->router.best_groups && e < (g + 1) * size; e++)
+			rank[e] = -INFINITY;
+	}
+}
+
+/* bias[0, E) = the sums of its rows; zeros where there is none. */
+SIMD_INLINE void load_bias(struct rh_view bias, int64_t experts, float *sums)
+{
+	memset(sums, 0, (size_t)experts * sizeof *sums);
+	for (int64_t p = 0; bias.data && p < bias.rows; p++)
+		for (int64_t e = 0; e < experts; e++)
+			sums[e] += act_load(act_at(row_at(bias, p), e, bias.dtype == RH_BF16), 0, 1, bias.dtype == RH_BF16)[0];
+}
+
+/* The choice by sigmoids and their biases. Returns what the chosen sigmoids are divided by. */
+static float choose_sigmoids(const struct rh_op *op, const float *row, const float *bias, int32_t *index, float *chosen)
+{
+	int64_t experts = op->operand[RH_ROUTER_LOGITS].cols, k = op->operand[RH_ROUTER_INDEX].cols;
+	float rank[PADDED], sum = 0;
+	for (int64_t e = 0; e < experts; e++)
+		rank[e] = sigmoid(row[e]) + bias[e];
+	leave_groups(op, experts, rank);
+	choose(rank, experts, index, k);
+	for (int64_t j = 0; j < k; j++)
+		sum += chosen[j] = sigmoid(row[index[j]]);
+	return op->router.softmax == RH_ROUTER_OVER_ALL ? 1 : sum + RH_ROUTER_EPSILON;
 }
 
 /* row becomes e^(logit - largest); returns their sum. */
@@ -104,14 +155,21 @@ static float scale_of(struct rh_view scale, int64_t expert)
 SIMD_INLINE void forward(const struct rh_op *op, int64_t first, int64_t end, const int bf16)
 {
 	struct rh_view logits = op->operand[RH_ROUTER_LOGITS], index = op->operand[RH_ROUTER_INDEX], weight = op->operand[RH_ROUTER_WEIGHT];
-	float row[PADDED] = {0}, chosen[RH_ROUTER_MAX_TOP + VF] = {0};
+	float row[PADDED] = {0}, chosen[RH_ROUTER_MAX_TOP + VF] = {0}, bias[PADDED],
+	      factor = op->router.factor == 0 ? 1 : op->router.factor;
+	load_bias(op->operand[RH_ROUTER_BIAS], logits.cols, bias);
 	for (int64_t t = first; t < end; t++) {
+		float sum;
 		load_row(logits, t, row, bf16);
-		choose(row, logits.cols, index_row(index, t), index.cols);
-		float sum = powers_of(op->router.softmax, row, logits.cols, index_row(index, t), index.cols, chosen);
+		if (op->router.sigmoid)
+			sum = choose_sigmoids(op, row, bias, index_row(index, t), chosen);
+		else {
+			choose(row, logits.cols, index_row(index, t), index.cols);
+			sum = powers_of(op->router.softmax, row, logits.cols, index_row(index, t), index.cols, chosen);
+		}
 		float *out = row_at(weight, t);
 		for (int64_t j = 0; j < index.cols; j++)
-			out[j] = chosen[j] / sum * scale_of(op->operand[RH_ROUTER_SCALE], index_row(index, t)[j]);
+			out[j] = chosen[j] / sum * factor * scale_of(op->operand[RH_ROUTER_SCALE], index_row(index, t)[j]);
 		if (op->operand[RH_ROUTER_LOAD].data)
 			write_load(op, t, index_row(index, t), row, bf16);
 	}
@@ -150,6 +208,34 @@ static void write_scale_gradient(const struct rh_op *op, int64_t t, const int32_
 	}
 }
 
+/* row, logits, becomes their gradient, of whose chosen `at` through(j) is the sigmoid's gradient times it: see ops/router.c. */
+static void sigmoid_gradients(const struct rh_op *op, float *row, const int32_t *at, const float *through, float all_through)
+{
+	int64_t experts = op->operand[RH_ROUTER_BACKWARD_LOGITS].cols, k = op->operand[RH_ROUTER_BACKWARD_INDEX].cols;
+	float share[RH_ROUTER_MAX_TOP], rest[RH_ROUTER_MAX_TOP], sum = RH_ROUTER_EPSILON;
+	for (int64_t j = 0; j < k; j++) {
+		sum += share[j] = sigmoid(row[at[j]]);
+		rest[j] = sigmoid(-row[at[j]]);
+	}
+	memset(row, 0, (size_t)experts * sizeof *row);
+	for (int64_t j = 0; j < k; j++) {
+		float less = op->router.softmax == RH_ROUTER_OVER_ALL ? 0 : share[j] / sum * all_through;
+		row[at[j]] = rest[j] * (through[j] - less);
+	}
+}
+
+/* The same of powers: of those of all experts, or of the chosen alone. */
+static void power_gradients(const struct rh_op *op, float *row, const int32_t *at, const float *through, float all_through)
+{
+	int64_t experts = op->operand[RH_ROUTER_BACKWARD_LOGITS].cols, k = op->operand[RH_ROUTER_BACKWARD_INDEX].cols;
+	float chosen[RH_ROUTER_MAX_TOP + VF] = {0};
+	float sum = powers_of(op->router.softmax, row, experts, at, k, chosen);
+	for (int64_t e = 0; e < experts; e++)
+		row[e] = op->router.softmax == RH_ROUTER_OVER_ALL ? row[e] / sum * -all_through : 0;
+	for (int64_t j = 0; j < k; j++)
+		row[at[j]] = through[j] - chosen[j] / sum * all_through;
+}
+
 /* With p the softmax and g the gradient of its elements (0 but for the chosen): dlogit = p g - p times the sum of p g. */
 SIMD_INLINE void backward(const struct rh_op *op, int64_t first, int64_t end, const int bf16)
 {
@@ -157,8 +243,8 @@ SIMD_INLINE void backward(const struct rh_op *op, int64_t first, int64_t end, co
 	struct rh_view place = op->operand[RH_ROUTER_BACKWARD_PLACE], dot = op->operand[RH_ROUTER_BACKWARD_DOT];
 	struct rh_view more = op->operand[RH_ROUTER_BACKWARD_MORE], dlogits = op->operand[RH_ROUTER_BACKWARD_DLOGITS];
 	int64_t experts = logits.cols, k = index.cols;
-	int all = op->router.softmax == RH_ROUTER_OVER_ALL, out_bf16 = dlogits.dtype == RH_BF16;
-	float row[PADDED] = {0}, chosen[RH_ROUTER_MAX_TOP + VF] = {0};
+	int out_bf16 = dlogits.dtype == RH_BF16;
+	float row[PADDED] = {0};
 	for (int64_t t = first; t < end; t++) {
 		const int32_t *at = index_row(index, t);
 		const float *weight = row_at(op->operand[RH_ROUTER_BACKWARD_WEIGHT], t);
@@ -171,11 +257,10 @@ SIMD_INLINE void backward(const struct rh_op *op, int64_t first, int64_t end, co
 			all_through += through[j];
 		}
 		load_row(logits, t, row, bf16);
-		float sum = powers_of(op->router.softmax, row, experts, at, k, chosen);
-		for (int64_t e = 0; e < experts; e++)
-			row[e] = all ? row[e] / sum * -all_through : 0;
-		for (int64_t j = 0; j < k; j++)
-			row[at[j]] = through[j] - chosen[j] / sum * all_through;
+		if (op->router.sigmoid)
+			sigmoid_gradients(op, row, at, through, all_through);
+		else
+			power_gradients(op, row, at, through, all_through);
 		if (op->operand[RH_ROUTER_BACKWARD_COUNT].data)
 			add_balance(op, t, at, row, bf16);
 		if (op->operand[RH_ROUTER_BACKWARD_DSCALE].data)
