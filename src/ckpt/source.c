@@ -643,7 +643,11 @@ int rh_source_keeps_f32(const struct rh_source *source, const char *name)
 	const struct rh_family_names *names = rh_model_names(&source->config);
 	const struct source_entry *entry = source->gguf ? NULL : source_entries_find(&source->entries, name);
 	char norm[96];
-	if (!entry || entry->tensor.dtype != RH_F32 || !source->config.delta.heads)
+	if (!entry || entry->tensor.dtype != RH_F32)
+		return 0;
+	if (names->choice_bias && ends_in(name, names->choice_bias))
+		return 1;
+	if (!source->config.delta.heads)
 		return 0;
 	snprintf(norm, sizeof norm, ".%s.weight", names->gated_norm);
 	return ends_in(name, norm) || ends_in(name, names->a_log);

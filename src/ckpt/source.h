@@ -43,8 +43,8 @@ enum rh_form rh_source_form(const void *source, const struct rh_tensor *tensor);
 int rh_source_read_packed(const struct rh_source *source, const char *name, int64_t first, int64_t count, void *elements) RH_MUST;
 int rh_source_read_scales(const struct rh_source *source, const char *name, void *scales, void *tail) RH_MUST;
 
-/* 1: a vector of the gated delta rule (A_log, or its norm's weights) that the model's files have in F32, whatever their matrices are in:
- * it is written so, too. */
+/* 1: a vector of the gated delta rule (A_log, or its norm's weights), or of a router's choice, that the model's files have in F32, whatever
+ * their matrices are in: it is written so, too. */
 int rh_source_keeps_f32(const struct rh_source *source, const char *name);
 
 /* How the file names a tensor: as the model does, but where a larger model's files name its text model's otherwise. */

@@ -229,8 +229,9 @@ static int name_module(const struct rh_model *model, int layer, int tensor, char
 	const struct rh_layer *of = &model->layer[layer];
 	struct rh_text text = {0};
 	for (int p = 0; names && of->kind == RH_LAYER_BLOCK && p < RH_PROJS; p++)
-		if (of->proj[p].weight == tensor && rh_proj_name(names, of->traits.mixer, p)) {
-			int rc = rh_text_printf(&text, "%s%d.%s", names->layers, layer - 1, rh_proj_name(names, of->traits.mixer, p));
+		if (of->proj[p].weight == tensor && rh_proj_name(names, of->traits.mixer, of->traits.mlp, p)) {
+			int rc = rh_text_printf(&text, "%s%d.%s", names->layers, layer - 1,
+			                        rh_proj_name(names, of->traits.mixer, of->traits.mlp, p));
 			*out = text.bytes;
 			return rc;
 		}
@@ -241,11 +242,12 @@ static int add(struct source_entries *list, const struct rh_model *model, const 
 {
 	const struct rh_model_config *config = model->config;
 	int64_t transposed = form == SOURCE_GGUF ? 0 : tensor->transposed; /* a GGUF has each matrix as the model has it */
+	int is_vector = tensor->rank == 1 || tensor->parts;
 	struct source_entry entry = {.name = rh_strdup(tensor->name),
 	                             .tensor = in_files(tensor, transposed),
 	                             .head_dim = config->family->gguf.permuted ? tensor->head_dim : 0,
-	                             .rows = tensor->rank == 1 ? tensor->cols : tensor->rows,
-	                             .cols = tensor->rank == 1 ? 1 : tensor->cols,
+	                             .rows = is_vector ? tensor->cols : tensor->rows,
+	                             .cols = is_vector ? 1 : tensor->cols,
 	                             .matrices = transposed};
 	int rc = entry.name ? 0 : -ENOMEM;
 	if (!rc && form == SOURCE_GGUF)

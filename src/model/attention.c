@@ -6,12 +6,12 @@
  * for each token and head, then what is of keys (and values), as a row for each token.
  * Side-gated attention is the same function, where Q and G are linears of their own: its rows are those of attention, and GATE is what G
  * makes. */
-#include "model/half.h"
+#include "model/attention.h"
 
 #include <assert.h>
 
 /* Its tensors, beside its linears'; and its rows of the activation table. */
-enum { Q_NORM, K_NORM, SINKS };
+enum { Q_NORM = ATTENTION_Q_NORM, K_NORM = ATTENTION_K_NORM, SINKS = ATTENTION_SINKS };
 enum { QKV = RH_ROW_MIXER, QK, NORM_QK, OUT, LSE, D_QKV, GATED, GATE, D_GATE };
 
 /* ---- layout ---- */
@@ -94,7 +94,7 @@ static void place(const struct rh_model_config *config, struct rh_layer *layer, 
 	}
 }
 
-static struct rh_carried carries(const struct rh_layer *layer)
+struct rh_carried attention_carries(const struct rh_layer *layer)
 {
 	return (struct rh_carried){.columns = 2 * layer->traits.kv_heads * layer->traits.head_dim};
 }
@@ -135,10 +135,6 @@ static int learns(const struct rh_emit *emit, int layer, enum half_end of)
 	return emit_linear_learns(emit, of == HALF_INPUT ? qkv_of(layer) : o_of(layer));
 }
 
-struct parts {
-	struct rh_view q, k, v;
-};
-
 /* (rows,cols) of a row's memory, from an element on. */
 static struct rh_view plane(struct rh_view row, int64_t first, int64_t rows, int64_t cols)
 {
@@ -169,22 +165,22 @@ static struct rh_view by_head(const struct rh_traits *traits, struct rh_view x)
 	return plane(x, 0, x.rows * traits->heads, traits->head_dim);
 }
 
-static struct parts split_qkv(const struct rh_traits *traits, struct rh_view qkv)
+static struct attention_parts split_qkv(const struct rh_traits *traits, struct rh_view qkv)
 {
 	int64_t q = traits->heads * traits->head_dim, kv = traits->kv_heads * traits->head_dim;
 	if (is_gated(traits)) {
 		struct rh_view both = kv_plane(traits, qkv);
-		return (struct parts){gated_part(traits, qkv, 0), rh_view_cols(both, 0, kv), rh_view_cols(both, kv, kv)};
+		return (struct attention_parts){gated_part(traits, qkv, 0), rh_view_cols(both, 0, kv), rh_view_cols(both, kv, kv)};
 	}
-	struct parts parts = {rh_view_cols(qkv, 0, q), rh_view_cols(qkv, q, kv), {0}};
+	struct attention_parts parts = {rh_view_cols(qkv, 0, q), rh_view_cols(qkv, q, kv), {0}};
 	parts.v = traits->values_are_keys ? parts.k : rh_view_cols(qkv, q + kv, kv);
 	return parts;
 }
 
 /* The operands of attention: where q and k (and v) are normalised, the results lie apart from the norms' inputs. */
-static struct parts attended(const struct rh_traits *traits, const struct rh_view *view)
+static struct attention_parts attended(const struct rh_traits *traits, const struct rh_view *view)
 {
-	struct parts parts = split_qkv(traits, view[QKV]);
+	struct attention_parts parts = split_qkv(traits, view[QKV]);
 	if (is_gated(traits)) {
 		int64_t rows = view[QK].rows, q = traits->heads * traits->head_dim;
 		parts.q = plane(view[QK], 0, rows, q);
@@ -291,7 +287,7 @@ static struct rh_view sums_of(const struct rh_emit *emit, struct rh_view k, int 
 	return rh_view_rows(rh_view_of(base, RH_F32, emit->cache_rows, k.cols), first, k.rows);
 }
 
-static void attend(struct rh_emit *emit, int layer, struct parts in, struct rh_view o, struct rh_view lse)
+void attention_forward(struct rh_emit *emit, int layer, struct attention_parts in, struct rh_view o, struct rh_view lse)
 {
 	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
 	struct rh_op op = {.kind = RH_OP_ATTENTION};
@@ -391,7 +387,7 @@ static void rotate(struct rh_emit *emit, const struct rh_layer *layer, const str
 		emit_op(emit, &op);
 		return;
 	}
-	struct parts raw = split_qkv(traits, view[QKV]), in = attended(traits, view);
+	struct attention_parts raw = split_qkv(traits, view[QKV]), in = attended(traits, view);
 	if (is_gated(traits)) {
 		emit_norm(emit, norm_q(layer), raw.q, by_head(traits, in.q), stats_q(traits, view));
 		emit_norm(emit, norm_k(layer), raw.k, in.k, stats_k(traits, view));
@@ -408,8 +404,8 @@ static void rotate(struct rh_emit *emit, const struct rh_layer *layer, const str
 	rope_both(emit, traits, query_key(traits, traits->qk_norm ? view[QK] : view[QKV]), 0);
 }
 
-static void attention_backward(struct rh_emit *emit, int layer, const struct rh_view *view, struct rh_view d_o, struct parts in,
-                               struct parts out)
+void attention_backward(struct rh_emit *emit, int layer, struct attention_made made, struct rh_view d_o, struct attention_parts in,
+                        struct attention_parts out)
 {
 	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
 	const struct rh_layer *of = &emit->model->layer[layer];
@@ -427,10 +423,10 @@ static void attention_backward(struct rh_emit *emit, int layer, const struct rh_
 	op.operand[RH_ATTENTION_BACKWARD_V] = in.v;
 	op.operand[RH_ATTENTION_BACKWARD_START_Q] = emit_micro(emit, at.start_q, emit->shape.documents + 1);
 	op.operand[RH_ATTENTION_BACKWARD_START_K] = emit_micro(emit, at.start_k, emit->shape.documents + 1);
-	op.operand[RH_ATTENTION_BACKWARD_O] = view[OUT];
-	op.operand[RH_ATTENTION_BACKWARD_LSE] = view[LSE];
+	op.operand[RH_ATTENTION_BACKWARD_O] = made.o;
+	op.operand[RH_ATTENTION_BACKWARD_LSE] = made.lse;
 	op.operand[RH_ATTENTION_BACKWARD_DO] = d_o;
-	op.operand[RH_ATTENTION_BACKWARD_DELTA] = emit_take(emit->arena, RH_F32, view[LSE].rows, view[LSE].cols);
+	op.operand[RH_ATTENTION_BACKWARD_DELTA] = emit_take(emit->arena, RH_F32, made.lse.rows, made.lse.cols);
 	op.operand[RH_ATTENTION_BACKWARD_DQ] = out.q;
 	op.operand[RH_ATTENTION_BACKWARD_DK] = out.k;
 	op.operand[RH_ATTENTION_BACKWARD_DV] = out.v;
@@ -444,15 +440,20 @@ static void attention_backward(struct rh_emit *emit, int layer, const struct rh_
 	rh_arena_reset(emit->arena, mark);
 }
 
+static struct attention_made made_of(const struct rh_view *view)
+{
+	return (struct attention_made){view[OUT], view[LSE]};
+}
+
 /* The same where queries have gates, whose own gradients are there already. */
 static void gated_qkv_backward(struct rh_emit *emit, int index, const struct rh_view *view, struct rh_view d_o, struct rh_view dqkv)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	const struct rh_traits *traits = &layer->traits;
 	int64_t mark = emit->arena->used;
-	struct parts raw = split_qkv(traits, view[QKV]), d = split_qkv(traits, dqkv), in = d;
+	struct attention_parts raw = split_qkv(traits, view[QKV]), d = split_qkv(traits, dqkv), in = d;
 	in.q = emit_act(emit, d_o.rows, d_o.cols);
-	attention_backward(emit, index, view, d_o, attended(traits, view), in);
+	attention_backward(emit, index, made_of(view), d_o, attended(traits, view), in);
 	rope(emit, traits, traits->query_rope, in.q, 1);
 	rope(emit, traits, traits->rope, in.k, 1);
 	emit_norm_backward(
@@ -468,12 +469,12 @@ static void qkv_backward(struct rh_emit *emit, int index, const struct rh_view *
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	const struct rh_traits *traits = &layer->traits;
-	struct parts raw = split_qkv(traits, view[QKV]), d = split_qkv(traits, dqkv);
+	struct attention_parts raw = split_qkv(traits, view[QKV]), d = split_qkv(traits, dqkv);
 	int64_t mark = emit->arena->used;
 	struct rh_view none = {0}, add = traits->values_are_keys ? d.k : none, dv = d.v;
 	if (traits->values_are_keys)
 		d.v = emit_act(emit, d.k.rows, d.k.cols);
-	attention_backward(emit, index, view, d_o, attended(traits, view), d);
+	attention_backward(emit, index, made_of(view), d_o, attended(traits, view), d);
 	struct rh_view dqk = query_key(traits, dqkv);
 	if (fuses_norm_and_rope(traits)) {
 		struct rh_op op = {.kind = RH_OP_QK_ROPE_BACKWARD};
@@ -510,7 +511,8 @@ static void declare(const struct rh_emit *emit, int index, struct emit_table *ta
 	int64_t normed = q + kv + (traits->norms_values ? kv : 0);
 	enum rh_dtype act = emit->model->dtype;
 	enum rh_maker mixer = RH_MAKER_MIXER;
-	rh_row_set ropes = RH_ROW_RUN(RH_ROW_ROPE, RH_ROPES), qkv = RH_ROW_SET(QKV), attended = traits->qk_norm ? qkv | RH_ROW_SET(QK) : qkv;
+	rh_row_set ropes = RH_ROW_RUN(RH_ROW_ROPE, RH_ROPES), qkv = RH_ROW_SET(QKV),
+	           attended = traits->qk_norm ? qkv | RH_ROW_SET(QK) : qkv;
 	int out_is_deferred = emit->deferred && learns(emit, index, HALF_OUTPUT);
 	int d_qkv_is_deferred = emit->deferred && learns(emit, index, HALF_INPUT);
 	emit_row(table, LSE, RH_F32, tokens, traits->heads, (struct emit_origin){mixer, attended, 0});
@@ -583,19 +585,23 @@ static void *forward(struct rh_emit *emit, int index, struct rh_view x, struct r
 	if (emit_wants(s, rotated))
 		rotate(emit, layer, s->view);
 	if (emit_wants(s, RH_ROW_SET(OUT) | RH_ROW_SET(LSE)))
-		attend(emit, index, attended(&layer->traits, s->view), s->view[OUT], s->view[LSE]);
+		attention_forward(emit, index, attended(&layer->traits, s->view), s->view[OUT], s->view[LSE]);
 	if (!y.data && !emit_wants_low(s, o_of(index)))
 		return NULL;
 	return emit_linear_apart(emit, o_of(index), gate(emit, index, s->view), residual, y, s);
 }
 
-static void carry(struct rh_emit *emit, int index, const struct rh_activations *s)
+void attention_carry(struct rh_emit *emit, int index, struct attention_parts in)
 {
-	struct parts in = attended(&emit->model->layer[index].traits, s->view);
 	int64_t rows = in.k.rows;
 	append(emit, index, &in.k, &in.v);
 	for (int which = 0; which < 2; which++)
 		emit_fill(emit, rh_view_rows(sums_of(emit, in.k, which), in.k.rows - rows, rows));
+}
+
+static void carry(struct rh_emit *emit, int index, const struct rh_activations *s)
+{
+	attention_carry(emit, index, attended(&emit->model->layer[index].traits, s->view));
 }
 
 static void backward(struct rh_emit *emit, int index, struct rh_activations *s, struct rh_view dy, struct rh_view dx)
@@ -656,7 +662,7 @@ static void weights(struct rh_emit *emit, int index, struct rh_activations *s)
 
 #define ATTENTION(more, of_what)                                                                                                           \
 	{                                                                                                                                  \
-		.size = size, .place = place, .carries = carries,                                                                          \
+		.size = size, .place = place, .carries = attention_carries,                                                                \
 		.to_carry = RH_ROW_SET(QKV) | RH_ROW_RUN(RH_ROW_LOW + RH_PROJ_Q, 3) | RH_ROW_SET(QK) | RH_ROW_SET(NORM_QK),                \
 		.carry = carry, .of_input = RH_ROW_SET(QKV) | RH_ROW_RUN(RH_ROW_LOW + RH_PROJ_Q, 3) | (more), .of_output = of_what,        \
 		.declare = declare, .learns = learns, .forward = forward, .backward = backward, .gradients = gradients, .weights = weights \

@@ -84,7 +84,8 @@ static void declare_low(const struct rh_emit *emit, int index, struct emit_table
 		enum rh_half_place which = p < RH_PROJ_MLP ? RH_MIXER : RH_MLP;
 		const struct rh_half *half = half_of(layer, which);
 		enum rh_maker maker = which == RH_MIXER ? RH_MAKER_MIXER : RH_MAKER_MLP;
-		rh_row_set from = half->of_input & RH_ROW_SET(RH_ROW_LOW + p) ? input_of(which) : half->of_output;
+		rh_row_set low = RH_ROW_SET(RH_ROW_LOW + p);
+		rh_row_set from = half->of_input & low ? input_of(which) : half->between & low ? half->of_between : half->of_output;
 		int is_deferred = emit->deferred != NULL;
 		if (!layer->proj[p].r)
 			continue;

@@ -502,6 +502,8 @@ static int parse_text(const json_t *json, const char *where, struct rh_model_con
 	if (!rc)
 		rc = config_parse_delta(json, where, out);
 	if (!rc)
+		rc = config_parse_latent(json, where, out);
+	if (!rc)
 		rc = config_parse_scales(json, where, out);
 	if (!rc)
 		rc = config_parse_factors(json, where, out);

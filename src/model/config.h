@@ -52,19 +52,23 @@ struct rh_model_config {
 	int64_t experts, experts_per_token;
 	int64_t expert_size;   /* of each, 0: intermediate_size */
 	int experts_are_apart; /* in files, where others of the family have one tensor of all */
+	int64_t shared_size;   /* of the MLP beside them, 0: intermediate_size */
 	enum rh_router_softmax router_softmax;
-	double attention_scalar; /* scores are divided by its root; 0: head_dim */
-	double attention_factor; /* of scores, in place of that; 0: not said */
-	double embedding_scale;  /* 0: 1 */
-	double residual_factor;  /* of what each half adds to the residual; 0: 1 */
-	double logits_divisor;   /* 0: 1 */
-	double post_norm_eps;    /* of norms behind halves; 0: rms_norm_eps */
+	double routed_factor;               /* of experts' weights; 0: 1 */
+	int64_t expert_groups, best_groups; /* which choose first; 0: none */
+	double attention_scalar;            /* scores are divided by its root; 0: head_dim */
+	double attention_factor;            /* of scores, in place of that; 0: not said */
+	double embedding_scale;             /* 0: 1 */
+	double residual_factor;             /* of what each half adds to the residual; 0: 1 */
+	double logits_divisor;              /* 0: 1 */
+	double post_norm_eps;               /* of norms behind halves; 0: rms_norm_eps */
 	struct rh_model_dropout dropout;
 	double logits_cap;                    /* logits become cap tanh(logit / cap); 0: they do not */
 	int64_t full_head_dim, full_kv_heads; /* of layers without a window, where they have others; 0: they do not */
 	int values_are_keys;                  /* in those layers */
 	int64_t window;                       /* most keys that a query of a windowed layer sees */
 	struct rh_delta_config delta;
+	struct rh_latent_config latent;
 	struct rh_layer_config layer[RH_MOST_LAYERS];
 	int64_t bos_token_id, eos_token_id[8], eos_token_ids; /* bos -1: none */
 	json_t *source; /* the config.json as read, from which keys without a field are written back; NULL: none */

@@ -401,14 +401,15 @@ static int parse_dense(const json_t *json, const char *where, struct rh_model_co
 }
 
 /* One number under either of two keys. */
-static int parse_experts(const json_t *json, const char *where, int64_t *out)
+static int parse_experts(const json_t *json, const char *where, const struct rh_family *family, int64_t *out)
 {
+	const char *key = rh_family_key(family, "num_local_experts");
 	int64_t other = 0;
-	int rc = rh_json_int(json, "num_local_experts", where, RH_JSON_OPTIONAL, out);
+	int rc = rh_json_int(json, key, where, RH_JSON_OPTIONAL, out);
 	if (!rc)
 		rc = rh_json_int(json, "num_experts", where, RH_JSON_OPTIONAL, &other);
-	if (!rc && other && json_is_integer(json_object_get(json, "num_local_experts")) && other != *out)
-		rc = rh_fail(-EINVAL, "%s: 'num_experts' says %lld, but 'num_local_experts' says %lld; keep one", where, (long long)other,
+	if (!rc && other && json_is_integer(json_object_get(json, key)) && other != *out)
+		rc = rh_fail(-EINVAL, "%s: 'num_experts' says %lld, but '%s' says %lld; keep one", where, (long long)other, key,
 		             (long long)*out);
 	*out = other ? other : *out;
 	return rc;
@@ -417,13 +418,13 @@ static int parse_experts(const json_t *json, const char *where, int64_t *out)
 int config_parse_experts(const json_t *json, const char *where, struct rh_model_config *out)
 {
 	const struct rh_family *family = out->family;
-	int is_normed = 0;
+	int is_normed = family->moe.is_sigmoid; /* where nothing is said */
 	if (!family->silent.experts || out->num_hidden_layers > RH_MOST_LAYERS)
 		return 0;
 	out->experts = family->silent.experts;
 	out->experts_per_token = family->silent.experts_per_token;
 	out->expert_size = family->silent.expert_size;
-	int rc = parse_experts(json, where, &out->experts);
+	int rc = parse_experts(json, where, family, &out->experts);
 	if (!rc)
 		rc = rh_json_int(json, "num_experts_per_tok", where, RH_JSON_OPTIONAL, &out->experts_per_token);
 	if (!rc && family->silent.expert_size)
@@ -433,9 +434,11 @@ int config_parse_experts(const json_t *json, const char *where, struct rh_model_
 	if (!rc && out->experts < 1)
 		rc = rh_fail(-EINVAL, "%s: %lld experts; this family has at least one", where, (long long)out->experts);
 	out->router_softmax = is_normed ? RH_ROUTER_OVER_CHOSEN : family->moe.softmax;
-	if (!rc && family->silent.expert_size)
+	if (!rc && family->moe.is_sigmoid)
+		rc = config_parse_sigmoids(json, where, out);
+	else if (!rc && family->silent.expert_size)
 		rc = parse_dense(json, where, out);
-	for (int64_t i = 0; !rc && family->moe.is_shared && i < out->num_hidden_layers; i++)
+	for (int64_t i = 0; !rc && family->moe.is_shared && !family->names->dense[0] && i < out->num_hidden_layers; i++)
 		if (out->layer[i].dense)
 			rc = rh_fail(-EINVAL,
 			             "%s: layer %lld is to have no experts (mlp_only_layers, decoder_sparse_step), which is not "
@@ -457,7 +460,7 @@ int rh_model_config_keep_layers(struct rh_model_config *config, int64_t count)
 	if (!source)
 		return rh_fail(-ENOMEM, "config.json: out of host memory");
 	json_t *types = json_object_get(text, "layer_types"), *dense = json_object_get(text, "mlp_only_layers");
-	json_t *thetas = json_object_get(text, "layer_rope_theta");
+	json_t *thetas = json_object_get(text, "layer_rope_theta"), *mlps = json_object_get(text, "mlp_layer_types");
 	json_t *rotated = json_object_get(text, "no_rope_layers"), *sizes = json_object_get(text, "per_layer_config");
 	for (int64_t i = count; i < RH_MOST_LAYERS && json_object_size(sizes); i++) {
 		char number[24];
@@ -470,6 +473,8 @@ int rh_model_config_keep_layers(struct rh_model_config *config, int64_t count)
 		(void)json_array_remove(thetas, i - 1);
 	for (size_t i = json_array_size(types); i > (size_t)count; i--)
 		(void)json_array_remove(types, i - 1);
+	for (size_t i = json_array_size(mlps); i > (size_t)count; i--)
+		(void)json_array_remove(mlps, i - 1);
 	for (size_t i = json_array_size(dense); i > 0; i--)
 		if (json_integer_value(json_array_get(dense, i - 1)) >= count)
 			(void)json_array_remove(dense, i - 1);

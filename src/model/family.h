@@ -42,9 +42,11 @@ struct rh_family_names {
 	const char *norm[4]; /* by enum rh_norm_place */
 	/* linears by enum rh_proj, of each kind of mixer and of the MLP; NULL: its rows are the last of the one before it */
 	const char *attention[5], *mlp[4];
+	const char *dense[3]; /* the MLP of a layer without experts, where others have them; NULL: it has the same names */
 	const char *delta[5], *conv, *a_log, *dt_bias, *gated_norm;
 	const char *layer_scalar; /* a number that the layer's output is multiplied by, which is not trained; NULL: there is none */
 	const char *router, *experts;
+	const char *choice_bias; /* of routers that are sigmoids: a vector of fp32 numbers, which is not trained; or NULL */
 	const char *experts_gate_up, *experts_down; /* all experts' matrices in one tensor; NULL: each has its own */
 };
 
@@ -73,6 +75,13 @@ struct rh_gguf_name {
 	const char *module, *stored;
 };
 
+/* Latent attention's sizes: of what queries are made of, and keys with values; of a head's key without what is rotated, which is head_dim,
+ * and of its value. kv_rank 0: the family has none. */
+struct rh_latent_config {
+	int64_t q_rank, kv_rank, own, value;
+	int rotates_adjacent; /* pairs lie side by side, else half of what is rotated apart */
+};
+
 /* What transformers 5.23 fills in where config.json is silent (its configuration_*.py). 0: derived, or as said. More than 20 members: one a
  * word of config.json. */
 struct rh_family_silent {
@@ -88,6 +97,7 @@ struct rh_family_silent {
 	double rope_theta,
 	        rope_theta_windowed;        /* 0: 10000; and 0: windowed layers have no table of their own, below 0: of the same theta */
 	int64_t window, window_period;      /* window 0: none */
+	struct rh_latent_config latent;     /* kv_rank 0: attention is no such */
 	int64_t delta_period;               /* all layers but each such have the gated delta rule; 0: none */
 	int64_t experts, experts_per_token; /* 0: it has no experts */
 	int64_t expert_size;                /* of moe_intermediate_size, where that is a key; 0: it is none */
@@ -128,6 +138,8 @@ struct rh_family_moe {
 	int is_transposed;              /* each matrix of a tensor of all experts */
 	int is_shared;                  /* beside them one MLP of intermediate_size, gated token by token */
 	int is_beside;                  /* with is_shared: it is not gated; MLP, router and experts each have a norm of the residual */
+	int is_sigmoid;                 /* routers are sigmoids (op.h, ROUTER), and not gated what is_shared says */
+	double routed_factor;           /* of routed_scaling_factor, where is_sigmoid */
 	int may_lie_apart;              /* files may have each expert's matrices apart where others have one tensor */
 };
 

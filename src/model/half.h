@@ -69,8 +69,9 @@ struct rh_half {
 	void (*carry)(struct rh_emit *emit, int layer, const struct rh_activations *s);
 
 	/* ---- emission ---- */
-	/* Rows that are made of its input, by its forward alone; rows that its output is made of. */
-	rh_row_set of_input, of_output;
+	/* Rows that are made of its input, by its forward alone; rows that its output is made of. And low activations of linears that read
+	 * neither its input nor what its output is made of, and the rows that they are made of. */
+	rh_row_set of_input, of_output, between, of_between;
 	/* Declares its own rows: what its backward reads beside its input and its linears' low activations, and operands of its weight
 	 * gradients that the backward makes. */
 	void (*declare)(const struct rh_emit *emit, int layer, struct emit_table *table);

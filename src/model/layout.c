@@ -144,6 +144,11 @@ static int place_linear(const struct rh_model_config *config, struct layout *at,
 	return tensor;
 }
 
+static const char *name_of(const struct rh_family_names *names, const struct rh_layer *layer, int proj)
+{
+	return rh_proj_name(names, layer->traits.mixer, layer->traits.mlp, proj);
+}
+
 void layout_size(const struct rh_model_config *config, struct rh_layer *layer, int proj, int64_t inputs, int64_t outputs, int joins)
 {
 	int named = proj;
@@ -151,7 +156,7 @@ void layout_size(const struct rh_model_config *config, struct rh_layer *layer, i
 	layer->proj[proj].joins = joins;
 	if (proj == RH_PROJ_O || proj == RH_PROJ_DOWN)
 		layer->proj[proj].factor = (float)config->residual_factor;
-	while (layer->proj[named].joins && !rh_proj_name(rh_model_names(config), layer->traits.mixer, named))
+	while (layer->proj[named].joins && !name_of(rh_model_names(config), layer, named))
 		named--;
 	layer->proj[named].outputs += outputs;
 }
@@ -164,7 +169,7 @@ void layout_weights(const struct rh_model_config *config, struct rh_layer *layer
 			continue;
 		if (!linear->joins)
 			layout_align(at);
-		linear->weight = place_linear(config, at, rh_proj_name(rh_model_names(config), layer->traits.mixer, p), p, linear);
+		linear->weight = place_linear(config, at, name_of(rh_model_names(config), layer, p), p, linear);
 	}
 }
 
@@ -176,8 +181,7 @@ void layout_biases(const struct rh_model_config *config, struct rh_layer *layer,
 			continue;
 		if (!linear->joins)
 			layout_align(at);
-		linear->bias =
-		        layout_place(at, rh_proj_name(rh_model_names(config), layer->traits.mixer, p), "bias", 1, 1, linear->outputs);
+		linear->bias = layout_place(at, name_of(rh_model_names(config), layer, p), "bias", 1, 1, linear->outputs);
 		start_from(at, linear->bias, (struct rh_initial){RH_INITIAL_CONSTANT, 0});
 	}
 }
@@ -237,7 +241,7 @@ static int lay_out_adapter(const struct rh_model_config *config, const struct rh
 		double scale = 0;
 		if (linear->weight < 0)
 			continue;
-		snprintf(module, sizeof module, "%s%s", prefix, rh_proj_name(rh_model_modules(config), layer->traits.mixer, p));
+		snprintf(module, sizeof module, "%s%s", prefix, name_of(rh_model_modules(config), layer, p));
 		int rc = lora->module(lora->context, module, &linear->r, &scale);
 		if (rc)
 			at.fault = rc;
@@ -541,7 +545,7 @@ static void list_modules(const struct rh_model_config *config, char *out, size_t
 	size_t used = 0;
 	for (int kind = RH_MIXER_ATTENTION; kind <= RH_MIXER_DELTA; kind += RH_MIXER_DELTA - RH_MIXER_ATTENTION)
 		for (int p = 0; p < (kind == RH_MIXER_DELTA ? RH_PROJ_MLP : RH_PROJS) && used < size; p++) {
-			const char *name = rh_proj_name(names, (enum rh_mixer_kind)kind, p);
+			const char *name = rh_proj_name(names, (enum rh_mixer_kind)kind, RH_MLP_SHARED, p);
 			if (name && (p != RH_PROJ_GATING || config->experts))
 				used += (size_t)snprintf(out + used, size - used, "%s%s", used ? ", " : "", strrchr(name, '.') + 1);
 		}

@@ -62,8 +62,10 @@ static void free_block(struct rh_block *block)
 	rh_free(block->name);
 }
 
-const char *rh_proj_name(const struct rh_family_names *names, enum rh_mixer_kind mixer, int proj)
+const char *rh_proj_name(const struct rh_family_names *names, enum rh_mixer_kind mixer, enum rh_mlp_kind mlp, int proj)
 {
+	if (proj >= RH_PROJ_MLP && proj < RH_PROJ_GATING && mlp == RH_MLP_GATED && names->dense[0])
+		return names->dense[proj - RH_PROJ_MLP];
 	if (proj >= RH_PROJ_MLP)
 		return names->mlp[proj - RH_PROJ_MLP];
 	if (mixer == RH_MIXER_DELTA)
@@ -212,9 +214,10 @@ void rh_model_parameters(const struct rh_model *model, int64_t *trainable, int64
 	*trainable = *all = 0;
 	for (int b = 0; b < model->blocks; b++)
 		for (int t = 0; t < model->block[b].tensors; t++) {
-			int64_t elements = model->block[b].tensor[t].rows * model->block[b].tensor[t].cols;
+			const struct rh_tensor *tensor = &model->block[b].tensor[t];
+			int64_t elements = tensor->parts ? tensor->cols : tensor->rows * tensor->cols;
 			*all += elements;
-			*trainable += model->block[b].trainable ? elements : 0;
+			*trainable += model->block[b].trainable && !tensor->parts ? elements : 0;
 		}
 }
 

@@ -39,6 +39,9 @@ struct rh_initial {
 	float value;
 };
 
+/* So many numbers in bf16 add up to any in fp32. */
+enum { RH_BF16_PARTS = 3 };
+
 /* More than 20 members: its place in a block, and each way in which files differ from that. */
 struct rh_tensor {
 	char *name;                 /* of its file: "model.norm.weight", or "base_model.model.….lora_A.weight" for an adapter's */
@@ -51,7 +54,8 @@ struct rh_tensor {
 	int stacked;           /* in files these matrices are one tensor of rank 3 */
 	int64_t file_shape[4]; /* its shape in files, where that has more dimensions than `rank`; [0] 0: it does not */
 	int64_t interleaved;   /* how many matrices files hold in one, column by column, which here lie one below the other; 0: as here */
-	int64_t head_dim;      /* its rows are those of heads of so many rows, which some GGUFs have in another order; 0: they are not */
+	int parts;        /* in files a vector of fp32 numbers, here `rows` rows that add up to it, each number in bf16; never trained */
+	int64_t head_dim; /* its rows are those of heads of so many rows, which some GGUFs have in another order; 0: they are not */
 	struct rh_initial initial;
 	int may_pack; /* products ask for it as a matrix (emit_matrix), whatever its form */
 	int is_table; /* the embedding's or the head's */
@@ -101,7 +105,7 @@ struct rh_linear {
 	int weight, bias;
 	int lora_a, lora_b;
 	int magnitude; /* DoRA's; -1: none */
-	int64_t r; /* 0: no adapter */
+	int64_t r;     /* 0: no adapter */
 	float scale;
 	float factor; /* of its product and its adapter's part; 0: 1 */
 	int is_exact; /* its products are of bf16 operands, summed in fp32, whatever the model's `multiply` */
@@ -128,8 +132,8 @@ enum rh_proj {
 	RH_PROJ_GATING, /* of an MLP beside experts: one number a token, whose sigmoid counts; or the experts' router */
 	RH_PROJS
 };
-/* What the family calls it in a layer with this mixer, or NULL. */
-const char *rh_proj_name(const struct rh_family_names *names, enum rh_mixer_kind mixer, int proj);
+/* What the family calls it in a layer with this mixer and MLP, or NULL. */
+const char *rh_proj_name(const struct rh_family_names *names, enum rh_mixer_kind mixer, enum rh_mlp_kind mlp, int proj);
 
 /* Numbers for dropout's counter: modules of layers one after the other. A mixer's fifth linear and an MLP's fourth are beyond those of all
  * layers. */
@@ -139,7 +143,7 @@ enum { RH_OWN_ATTENTION = 2, RH_OWN_END, RH_OWN_NOISE, RH_OWN_SITES, RH_SITE_OWN
 
 /* The halves of a transformer layer (half.h). */
 enum rh_half_place { RH_MIXER, RH_MLP, RH_HALVES };
-enum { RH_HALF_TENSORS = 11 };
+enum { RH_HALF_TENSORS = 12 };
 
 /* What a layer keeps from one run of tokens of a text to the next. */
 struct rh_carried {

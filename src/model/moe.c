@@ -1,5 +1,5 @@
 /* An MLP of experts, each gated:
- *   sum over the experts chosen of weight_j Down_j(act(Gate_j x) * Up_j x),   weights = softmax of Router x
+ *   sum over the experts chosen of weight_j Down_j(act(Gate_j x) * Up_j x),   weights = softmax of Router x, or its sigmoids
  * An adapter of the experts is one of each expert, so that it too is two products of all experts.
  * Beside them there may be one MLP that all tokens share (mlp.c), whose output is added.
  * Rows are sorted by expert, so that a product of all experts is one op. Kept for the backward: the router's logits, choice and weights,
@@ -68,10 +68,10 @@ void moe_declare(const struct rh_emit *emit, int index, struct emit_table *table
 	int is_deferred = emit->deferred && moe_learns(emit, index);
 	int needs_rows = is_full(emit, index) || layer->routed[RH_ROUTED_GATE_UP].r;
 	rh_row_set x = RH_ROW_SET(RH_ROW_X2), logits = RH_ROW_SET(ROUTED_LOGITS),
-	         places = RH_ROW_SET(ROUTED_PLACE) | RH_ROW_SET(ROUTED_START);
+	           places = RH_ROW_SET(ROUTED_PLACE) | RH_ROW_SET(ROUTED_START);
 	rh_row_set from[RH_ROUTED] = {[RH_ROUTED_ROUTER] = x,
-	                            [RH_ROUTED_GATE_UP] = x | places | RH_ROW_SET(ROUTED_INDEX),
-	                            [RH_ROUTED_DOWN] = RH_ROW_SET(ROUTED_GATE_UP) | RH_ROW_SET(ROUTED_START)};
+	                              [RH_ROUTED_GATE_UP] = x | places | RH_ROW_SET(ROUTED_INDEX),
+	                              [RH_ROUTED_DOWN] = RH_ROW_SET(ROUTED_GATE_UP) | RH_ROW_SET(ROUTED_START)};
 	const struct emit_origin made = {RH_MAKER_BACKWARD, 0, is_deferred};
 	emit_row(table, ROUTED_GATE_UP, act, n.pairs, 2 * n.wide, (struct emit_origin){RH_MAKER_MLP, from[RH_ROUTED_GATE_UP], is_deferred});
 	enum rh_dtype logit = layer->traits.mlp == RH_MLP_BESIDE ? act : RH_F32; /* a linear's product is of its operands' dtype */
@@ -277,14 +277,26 @@ static struct rh_view scale_of(const struct rh_emit *emit, const struct rh_layer
 	return emit_weight(emit, layer, 0, layer->own[RH_MLP][MOE_SCALE], 1, layer->traits.experts);
 }
 
+/* What ROUTER and its backward share. */
+static struct rh_op routing(enum rh_op_kind kind, const struct rh_traits *traits)
+{
+	return (struct rh_op){.kind = kind,
+	                      .router = {.softmax = traits->softmax,
+	                                 .sigmoid = traits->is_sigmoid,
+	                                 .factor = traits->routed_factor,
+	                                 .groups = traits->expert_groups,
+	                                 .best_groups = traits->best_groups}};
+}
+
 void moe_route(struct rh_emit *emit, const struct rh_layer *layer, const struct rh_activations *s)
 {
-	struct rh_op op = {.kind = RH_OP_ROUTER, .router.softmax = layer->traits.softmax};
+	struct rh_op op = routing(RH_OP_ROUTER, &layer->traits);
 	int64_t mark = emit->arena->used;
 	op.operand[RH_ROUTER_LOGITS] = s->view[ROUTED_LOGITS];
 	op.operand[RH_ROUTER_INDEX] = s->view[ROUTED_INDEX];
 	op.operand[RH_ROUTER_WEIGHT] = s->view[ROUTED_WEIGHT];
 	op.operand[RH_ROUTER_SCALE] = scale_of(emit, layer);
+	op.operand[RH_ROUTER_BIAS] = emit_weight(emit, layer, 0, layer->own[RH_MLP][MOE_CHOICE_BIAS], RH_BF16_PARTS, layer->traits.experts);
 	if (emit->load.data)
 		op.operand[RH_ROUTER_LOAD] = emit_take(emit->arena, RH_F32, s->view[ROUTED_LOGITS].rows, 2 * s->view[ROUTED_LOGITS].cols);
 	emit_op(emit, &op);
@@ -356,7 +368,7 @@ static struct rh_view bias_dot_gradient(struct rh_emit *emit, const struct rh_la
 static void router_backward(struct rh_emit *emit, const struct rh_layer *layer, const struct rh_activations *s, struct rh_view dot,
                             struct rh_view more, struct rh_view dlogits)
 {
-	struct rh_op op = {.kind = RH_OP_ROUTER_BACKWARD, .router.softmax = layer->traits.softmax};
+	struct rh_op op = routing(RH_OP_ROUTER_BACKWARD, &layer->traits);
 	op.operand[RH_ROUTER_BACKWARD_LOGITS] = s->view[ROUTED_LOGITS];
 	op.operand[RH_ROUTER_BACKWARD_INDEX] = s->view[ROUTED_INDEX];
 	op.operand[RH_ROUTER_BACKWARD_WEIGHT] = s->view[ROUTED_WEIGHT];

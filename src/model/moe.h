@@ -5,8 +5,8 @@
 #include "model/half.h"
 
 /* In rh_layer's own[RH_MLP], -1 absent: (E,H), (E * 2I,H), (E * H,I), of the last two the first expert's; their biases (1,E), (E,2I),
- * (E,H); the factors of experts' weights (1,E). Then those of beside.c. */
-enum { MOE_ROUTER, MOE_GATE_UP, MOE_DOWN, MOE_ROUTER_BIAS, MOE_GATE_UP_BIAS, MOE_DOWN_BIAS, MOE_SCALE, MOE_TENSORS };
+ * (E,H); the factors of experts' weights (1,E); the bias of the choice, in parts (RH_BF16_PARTS,E). Then those of beside.c. */
+enum { MOE_ROUTER, MOE_GATE_UP, MOE_DOWN, MOE_ROUTER_BIAS, MOE_GATE_UP_BIAS, MOE_DOWN_BIAS, MOE_SCALE, MOE_CHOICE_BIAS, MOE_TENSORS };
 
 /* Rows of one MLP: gate|up, the input of Down, what Gating makes and that one's gradient. Those of experts lie behind them. */
 enum { MLP_GATE_UP = RH_ROW_MLP, MLP_HIDDEN, MLP_GATING, MLP_D_GATING, MLP_EXPERTS };

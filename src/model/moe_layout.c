@@ -46,6 +46,20 @@ static void place_biases(const struct rh_model_config *config, struct rh_layer *
 	own[MOE_DOWN_BIAS] = layout_place_bias(at, module, NULL, 2, experts, layer->width);
 }
 
+/* Each number in fp32 in the files, as it is added to others that are as small: its parts hold it whole on a device in bf16. */
+static int place_choice_bias(struct layout *at, const char *name, int64_t experts)
+{
+	layout_align(at);
+	int tensor = layout_place(at, name, NULL, 2, RH_BF16_PARTS, experts);
+	if (at->fault)
+		return tensor;
+	at->block->tensor[tensor].initial = (struct rh_initial){RH_INITIAL_CONSTANT, 0};
+	at->block->tensor[tensor].decays = 0;
+	at->block->tensor[tensor].parts = RH_BF16_PARTS;
+	at->block->tensor[tensor].file_shape[0] = experts;
+	return tensor;
+}
+
 static void place_experts(const struct rh_model_config *config, struct rh_layer *layer, struct layout *at)
 {
 	int *own = layer->own[RH_MLP];
@@ -54,6 +68,8 @@ static void place_experts(const struct rh_model_config *config, struct rh_layer 
 	layout_align(at);
 	if (names->router)
 		own[MOE_ROUTER] = layout_place(at, names->router, "weight", 2, experts, hidden);
+	if (names->choice_bias)
+		own[MOE_CHOICE_BIAS] = place_choice_bias(at, names->choice_bias, experts);
 	if (names->experts_gate_up && !config->experts_are_apart) {
 		place_stacked(config, layer, at);
 		return;

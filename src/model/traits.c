@@ -28,6 +28,19 @@ static void widen_heads(const struct rh_model_config *config, struct rh_traits *
 	traits->values_are_keys = config->values_are_keys;
 }
 
+/* Keys and values are made whole: each query head has its own. */
+static void make_latent(const struct rh_model_config *config, struct rh_traits *traits)
+{
+	const struct rh_latent_config *latent = &config->latent;
+	traits->rotary = config->head_dim;
+	traits->head_dim = latent->own + config->head_dim;
+	traits->kv_heads = traits->heads;
+	traits->q_rank = latent->q_rank;
+	traits->kv_rank = latent->kv_rank;
+	traits->latent_epsilon = 1e-6f; /* whatever rms_norm_eps says */
+	traits->rotates_adjacent = latent->rotates_adjacent;
+}
+
 struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t index)
 {
 	const struct rh_layer_config *layer = &config->layer[index];
@@ -59,7 +72,13 @@ struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t inde
 	                           .intermediate = experts && config->expert_size ? config->expert_size : config->intermediate_size,
 	                           .experts = experts,
 	                           .experts_per_token = experts ? config->experts_per_token : 0,
-	                           .shared = experts && config->family->moe.is_shared ? config->intermediate_size : 0,
+	                           .shared = !experts || !config->family->moe.is_shared ? 0
+	                                     : config->shared_size                      ? config->shared_size
+	                                                                                : config->intermediate_size,
+	                           .is_sigmoid = experts && config->family->moe.is_sigmoid,
+	                           .routed_factor = experts ? (float)config->routed_factor : 0,
+	                           .expert_groups = experts ? config->expert_groups : 0,
+	                           .best_groups = experts ? config->best_groups : 0,
 	                           .softmax = config->router_softmax,
 	                           .sinks = config->family->attention.sinks,
 	                           .norms_values = config->family->attention.norms_values,
@@ -67,6 +86,8 @@ struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t inde
 	                           .is_scaled = config->family->names->layer_scalar != NULL};
 	if (config->full_head_dim && !layer->windowed)
 		widen_heads(config, &traits);
+	if (config->latent.kv_rank)
+		make_latent(config, &traits);
 	if (layer->is_delta) {
 		traits.delta_heads = config->delta.heads;
 		traits.delta_key_heads = config->delta.key_heads;
@@ -88,5 +109,7 @@ int rh_traits_equal(const struct rh_traits *a, const struct rh_traits *b)
 	       a->softmax == b->softmax && a->sinks == b->sinks && a->apart == b->apart && a->norms_values == b->norms_values &&
 	       a->values_are_keys == b->values_are_keys && a->is_scaled == b->is_scaled && a->expert_bias == b->expert_bias &&
 	       a->delta_heads == b->delta_heads && a->delta_key_heads == b->delta_key_heads && a->delta_value == b->delta_value &&
-	       a->delta_key == b->delta_key && a->taps == b->taps;
+	       a->delta_key == b->delta_key && a->taps == b->taps && a->q_rank == b->q_rank && a->kv_rank == b->kv_rank &&
+	       a->latent_epsilon == b->latent_epsilon && a->rotates_adjacent == b->rotates_adjacent && a->is_sigmoid == b->is_sigmoid &&
+	       a->routed_factor == b->routed_factor && a->expert_groups == b->expert_groups && a->best_groups == b->best_groups;
 }

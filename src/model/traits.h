@@ -15,7 +15,8 @@ enum rh_norm_kind {
 /* The kinds of a layer's two halves, and their rows of functions (half.h). To add one: a file with its row, and its name here. */
 #define RH_MIXER_KINDS(KIND)                                                                                                               \
 	KIND(ATTENTION, attention)                                                                                                         \
-	KIND(GATED_ATTENTION, gated_attention) KIND(SIDE_GATED_ATTENTION, side_gated_attention) KIND(DELTA, delta)
+	KIND(GATED_ATTENTION, gated_attention)                                                                                             \
+	KIND(SIDE_GATED_ATTENTION, side_gated_attention) KIND(DELTA, delta) KIND(LATENT_ATTENTION, latent_attention)
 #define RH_MLP_KINDS(KIND)       KIND(GATED, mlp) KIND(PLAIN, mlp) KIND(EXPERTS, experts) KIND(SHARED, shared_experts) KIND(BESIDE, beside)
 #define RH_MIXER_NAME(name, row) RH_MIXER_##name,
 #define RH_MLP_NAME(name, row)   RH_MLP_##name,
@@ -60,6 +61,11 @@ struct rh_traits {
 	int sinks;            /* each head has a logit of one more key, whose value is zero */
 	int norms_values;     /* each head's, without a weight */
 	int values_are_keys;  /* values are what k_proj makes: there is no v_proj */
+	/* latent attention, of heads whose last `rotary` elements turn: lengths of what queries, and keys with values, are made of; of these
+	 * two's norms */
+	int64_t q_rank, kv_rank;
+	float latent_epsilon;
+	int rotates_adjacent; /* pairs lie side by side */
 	/* the gated delta rule: value heads and key heads, their sizes, and how many tokens the convolution sees */
 	int64_t delta_heads, delta_key_heads, delta_value, delta_key, taps;
 	/* MLP */
@@ -68,6 +74,9 @@ struct rh_traits {
 	int64_t experts, experts_per_token; /* 0: one MLP */
 	int64_t shared;                     /* width of the one that all tokens share, beside them; 0: none */
 	enum rh_router_softmax softmax;
+	int is_sigmoid; /* in place of the softmax, with a bias of the choice (op.h, ROUTER) */
+	float routed_factor;
+	int64_t expert_groups, best_groups;
 	int expert_bias; /* on the router and on the experts' products */
 	int is_scaled;   /* the layer's output is multiplied by a number of the files */
 };

@@ -12,7 +12,8 @@
 enum { LINEARS = RH_PROJS + RH_PROJ_MLP };
 static const char *linear_name(const struct rh_family_names *names, int which)
 {
-	return rh_proj_name(names, which < RH_PROJS ? RH_MIXER_ATTENTION : RH_MIXER_DELTA, which < RH_PROJS ? which : which - RH_PROJS);
+	int is_delta = which >= RH_PROJS;
+	return rh_proj_name(names, is_delta ? RH_MIXER_DELTA : RH_MIXER_ATTENTION, RH_MLP_SHARED, is_delta ? which - RH_PROJS : which);
 }
 
 /* Does PEFT take the names of experts' modules for those of parameters? */

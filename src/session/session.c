@@ -243,6 +243,11 @@ static int set_load_balancing(const struct rh_session *session)
 		return rh_fail(-EINVAL,
 		               "router_aux_loss_coef: %s has no layers with experts, whose loads this loss would balance; leave it out",
 		               rh_model_architecture(session->model_config));
+	if (session->model_config->family->moe.is_sigmoid)
+		return rh_fail(
+		        -EINVAL,
+		        "router_aux_loss_coef: routers of %s are balanced by biases of their choice, and have no such loss; leave it out",
+		        rh_model_architecture(session->model_config));
 	session->model->router_aux_loss_coef = (float)config->router_aux_loss_coef;
 	return 0;
 }

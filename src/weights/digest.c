@@ -25,9 +25,10 @@ static int add_tensor(const struct rh_source *source, const struct rh_model *mod
 	void *row = name ? rh_alloc((size_t)tensor->cols, sizeof(float)) : NULL;
 	if (!row)
 		return name ? -ENOMEM : 0;
+	int64_t rows = tensor->parts ? 1 : tensor->rows; /* of the file's */
 	int rc = 0;
 	for (int64_t i = 0, before = -1; !rc && i < ROWS; i++) {
-		int64_t at = (tensor->rows - 1) * i / (ROWS - 1);
+		int64_t at = (rows - 1) * i / (ROWS - 1);
 		if (at == before)
 			continue;
 		before = at;

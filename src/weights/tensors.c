@@ -352,6 +352,24 @@ static float largest_in_bf16(const float *values, int64_t count)
 	return rh_bits_f32(most);
 }
 
+/* Elements of a tensor whose rows are parts of the file's: each row has what bf16 holds of what the rows before it have left. */
+static int read_parts(const struct filling *f, int64_t first, int64_t count, float *out)
+{
+	int64_t cols = tensor_of(f)->cols;
+	float *whole = rh_alloc((size_t)cols, sizeof *whole);
+	int rc = whole ? rh_source_read(f->source, f->name, 0, cols, RH_F32, whole) : -ENOMEM;
+	for (int64_t i = first; !rc && i < first + count; i++) {
+		float left = whole[i % cols], part = 0;
+		for (int64_t p = 0; p <= i / cols; p++) {
+			left -= part;
+			part = rh_bf16_to_f32(rh_f32_to_bf16(left));
+		}
+		out[i - first] = part;
+	}
+	rh_free(whole);
+	return rc;
+}
+
 static void fill_piece(void *context, int64_t i)
 {
 	struct filling *f = context;
@@ -360,7 +378,9 @@ static void fill_piece(void *context, int64_t i)
 		return;
 	float *buffer = rh_alloc((size_t)count, sizeof *buffer);
 	int rc = buffer ? 0 : -ENOMEM;
-	if (!rc && f->name)
+	if (!rc && f->name && tensor_of(f)->parts)
+		rc = read_parts(f, first, count, buffer);
+	else if (!rc && f->name)
 		rc = rh_source_read(f->source, f->name, first, count, RH_F32, buffer);
 	else if (!rc)
 		rh_model_initial(f->model, f->seed, f->block, f->tensor, first, count, buffer);

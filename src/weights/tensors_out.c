@@ -140,6 +140,20 @@ static int write_turned(struct rh_tensors_out *out, const struct rh_tensor *tens
 	return rc;
 }
 
+/* Rows that add up to the file's vector. */
+static int write_sum(struct rh_tensors_out *out, const struct rh_tensor *tensor, const struct rh_tensor_place *place)
+{
+	float *sum = out->buffer, *row = out->buffer + PIECE / 2;
+	int rc = tensor->cols > PIECE / 2 ? rh_fail(-EINVAL, "%s: it is too long", tensor->name) : 0;
+	memset(sum, 0, rc ? 0 : (size_t)tensor->cols * sizeof *sum);
+	for (int64_t p = 0; !rc && p < tensor->rows; p++) {
+		rc = rh_store_get(out->store, place->block, place->tensor, p * tensor->cols, tensor->cols, row);
+		for (int64_t i = 0; i < tensor->cols; i++)
+			sum[i] += row[i];
+	}
+	return rc ? rc : write_values(out, place, sum, tensor->cols);
+}
+
 static int write_place(struct rh_tensors_out *out, const struct rh_tensor_place *place)
 {
 	const struct rh_tensor *tensor = tensors_tensor(out->model, place);
@@ -154,6 +168,8 @@ static int write_place(struct rh_tensors_out *out, const struct rh_tensor_place 
 		return write_turned(out, tensor, place);
 	if (tensor->interleaved)
 		return tensors_each_band(tensor, out->buffer, write_band, &(struct band_out){out, tensor, place});
+	if (out->shards && tensor->parts)
+		return write_sum(out, tensor, place);
 	return out->shards && tensor->transposed ? write_transposed(out, tensor, place) : write_weights(out, place, total);
 }
 

@@ -108,6 +108,14 @@ static void test_linear_attention_losses_are_the_cpu_devices(void **state)
 	same_losses(&(struct what){"qwen3.5-moe", NULL, RH_BF16, 5e-3, FEW, 0, 0, 0});
 }
 
+/* Latent attention; sigmoids that choose experts. */
+static void test_latent_attention_losses_are_the_cpu_devices(void **state)
+{
+	(void)state;
+	same_losses(&(struct what){"glm4-lite", "adapter", RH_F32, 1e-4, FEW, 0, 0, 0});
+	same_losses(&(struct what){"glm4-lite", NULL, RH_BF16, 5e-3, FEW, 0, 0, 0});
+}
+
 /* Heads of two sizes, values that are keys, capped logits. */
 static void test_losses_of_two_kinds_of_heads_are_the_cpu_devices(void **state)
 {
@@ -427,6 +435,7 @@ int main(void)
 	        cmocka_unit_test(test_fp32_encoder_losses_are_the_cpu_devices),
 	        cmocka_unit_test(test_bf16_encoder_losses_are_the_cpu_devices),
 	        cmocka_unit_test(test_linear_attention_losses_are_the_cpu_devices),
+	        cmocka_unit_test(test_latent_attention_losses_are_the_cpu_devices),
 	        cmocka_unit_test(test_losses_of_two_kinds_of_heads_are_the_cpu_devices),
 	        cmocka_unit_test(test_losses_of_balanced_experts_are_the_cpu_devices),
 	        cmocka_unit_test(test_losses_on_packed_bases_are_those_on_plain_ones),

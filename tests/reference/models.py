@@ -157,21 +157,40 @@ def logits_of(model, micro_batches):
 CLOSEST = 1e-4  # of two routing logits that decide which expert is chosen, or in which order: far above what rounding makes of them
 
 
+def choice_of(router, logits):
+    """What a router chooses by, and how far apart the groups are between which it chooses first. Of Gemma 4 `logits` are what their softmax
+    makes; sigmoids have biases, and groups."""
+    kind = type(router).__name__
+    if kind == "Gemma4TextRouter":
+        return logits.log(), float("inf")
+    if not kind.endswith("TopkRouter"):
+        return logits, float("inf")
+    scores = logits.sigmoid() + router.e_score_correction_bias
+    groups = scores.view(len(scores), router.num_group, -1)
+    sums = groups.topk(2, dim=-1).values.sum(-1).sort(dim=-1, descending=True)
+    is_in = torch.zeros_like(sums.values).scatter_(1, sums.indices[:, :router.topk_group], 1).bool()
+    apart = (sums.values[:, router.topk_group - 1] - sums.values[:, router.topk_group]).min().item() if router.topk_group < router.num_group else float("inf")
+    return groups.masked_fill(~is_in.unsqueeze(-1), float("-inf")).view_as(scores), apart
+
+
 @contextlib.contextmanager
 def chosen_experts(model, out, name):
     """While it is open, what each router chooses; then `name`: (layers with experts, tokens, experts per token)."""
     chosen = {}
 
     def note(key, router, result):
-        logits, _, index = result  # of Gemma 4 what their softmax makes
-        logits = logits.log() if type(router).__name__ == "Gemma4TextRouter" else logits
-        best = logits.sort(dim=-1, descending=True).values[:, :index.shape[-1] + 1]
-        closest = (best[:, :-1] - best[:, 1:]).min().item()
+        logits, _, index = result
+        values, apart = choice_of(router, logits)
+        order = values.sort(dim=-1, descending=True)
+        best = order.values[:, :index.shape[-1] + 1]
+        closest = min(apart, (best[:, :-1] - best[:, 1:]).min().item())
+        assert torch.equal(order.indices[:, :index.shape[-1]].sort().values, index.sort().values)
+        index = order.indices[:, :index.shape[-1]]  # transformers does not say in which order they are
         assert closest > CLOSEST, f"{key}: the choice hangs on a difference of {closest}"
         chosen.setdefault(key, []).append(index)
 
     hooks = [module.register_forward_hook(lambda router, _, result, key=key: note(key, router, result))
-             for key, module in model.named_modules() if type(module).__name__.endswith("TopKRouter") or type(module).__name__ == "Gemma4TextRouter"]
+             for key, module in model.named_modules() if type(module).__name__.lower().endswith("topkrouter") or type(module).__name__ == "Gemma4TextRouter"]
     yield
     for hook in hooks:
         hook.remove()

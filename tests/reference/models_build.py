@@ -17,7 +17,7 @@ from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForImageCla
                           Olmo3Config, Phi3Config, SmolLM3Config,
                           Qwen2Config, Qwen3Config, Qwen3MoeConfig, ViTConfig)
 from safetensors.torch import load_file, save_file
-from transformers import Ministral3Config
+from transformers import Glm4MoeLiteConfig, Ministral3Config
 from transformers.models.muse_glimmer.configuration_muse_glimmer import MuseGlimmerConfig
 from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5Config, Qwen3_5TextConfig
 from transformers.models.qwen3_5_moe.configuration_qwen3_5_moe import Qwen3_5MoeConfig, Qwen3_5MoeTextConfig
@@ -236,6 +236,15 @@ def config_qwen3_moe():
                           rope_parameters=dict(rope_type="default", rope_theta=1000000.0), **COMMON)
 
 
+def config_glm4_lite():
+    # a layer with one MLP below two with experts: sigmoids and biases choose groups first. Two shared experts are one MLP. The norms of
+    # latent attention have an epsilon of their own
+    return Glm4MoeLiteConfig(vocab_size=97, hidden_size=32, intermediate_size=44, moe_intermediate_size=12, num_hidden_layers=3,
+                             num_attention_heads=2, num_key_value_heads=2, n_routed_experts=8, n_shared_experts=2, n_group=4, topk_group=2,
+                             num_experts_per_tok=3, kv_lora_rank=20, q_lora_rank=24, qk_rope_head_dim=6, qk_nope_head_dim=10, v_head_dim=16,
+                             rms_norm_eps=1e-2, rope_parameters=dict(rope_type="default", rope_theta=10000.0), **COMMON)
+
+
 def config_gpt_oss():
     # a window in the first and third layer; lengths beyond YaRN's original 16; clamps that some gates and ups reach
     return GptOssConfig(vocab_size=95, hidden_size=36, intermediate_size=20, num_hidden_layers=3, num_attention_heads=4,
@@ -331,6 +340,7 @@ MODELS = {
     "qwen3.5-moe": (config_qwen3_5_moe, torch.float32, "1GB"),
     "qwen3.5-moe-vision": (config_qwen3_5_moe_vision, torch.float32, "1GB"),
     "qwen3-moe": (config_qwen3_moe, torch.float32, "50KB"),
+    "glm4-lite": (config_glm4_lite, torch.float32, "1GB"),
     "gpt-oss": (config_gpt_oss, torch.float32, "60KB"),
     "gpt2": (config_gpt2, torch.float32, "50KB"),
     "gemma3-vision": (config_gemma3_vision, torch.float32, "1GB"),
@@ -508,6 +518,10 @@ ADAPTERS_OF = {
     "muse-glimmer": TEXT_ONLY,  # the attention's gate_proj beside the MLP's
     "mistral3": TEXT_ONLY,
     "ministral3": TEXT_ONLY,
+    # all-linear is experts and routers beside attention: the dense and shared MLPs' names become the experts'. Then some of each
+    "glm4-lite": {"adapter-rs": dict(r=4, lora_alpha=8, target_modules=["q_b_proj", "kv_a_proj_with_mqa", "o_proj", "down_proj"],
+                                     use_rslora=True, rank_pattern={"q_b_proj": 2, "layers.1.self_attn.o_proj": 6},
+                                     alpha_pattern={"layers.0.self_attn.q_b_proj": 6, "o_proj": 12})},
     # experts and routers; gate and up of twice the rank. Then experts alone, of which one parameter has a rank of its own
     "qwen3-moe": {"adapter-rs": dict(r=4, lora_alpha=8, target_modules=["q_proj", "down_proj"], use_rslora=True,
                                      rank_pattern={"down_proj": 3}, alpha_pattern={"layers.2.mlp.experts.down_proj": 6})},
@@ -591,6 +605,8 @@ def random_weights(model, rng):
     for name, buffer in model.named_buffers():
         if name.endswith("layer_scalar"):
             buffer.copy_(torch.from_numpy(rng.uniform(0.6, 1.4, tuple(buffer.shape)).astype(np.float32)))
+        elif name.endswith("e_score_correction_bias"):
+            buffer.copy_(torch.from_numpy((0.3 * rng.standard_normal(tuple(buffer.shape))).astype(np.float32)))
 
 
 def transformers4_config(config):

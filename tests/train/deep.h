@@ -25,6 +25,7 @@ static inline void deep_open(struct deep *deep, const char *model, int blocks)
 	assert_non_null(json);
 	assert_int_equal(json_object_set_new(json, "num_hidden_layers", json_integer(blocks)), 0);
 	(void)json_object_del(json, "layer_types");
+	(void)json_object_del(json, "mlp_layer_types");
 	/* sizes of layers without a window, which a list has for each of them */
 	json_t *of = json_object_iter_value(json_object_iter(json_object_get(json, "per_layer_config")));
 	if (of) {

@@ -2,18 +2,19 @@
 #include "rig.h"
 
 #include "core/file.h"
+#include "core/float16.h"
 #include "weights/tensors.h"
 
 #include <unistd.h>
 
-static const char *const models[] = {"llama3",  "qwen2",         "mistral",        "phi3",      "gemma3",      "qwen3-moe",
-                                     "gpt-oss", "gpt2",          "gemma3-vision",  "mistral3",  "bert-mlm",    "bert-cls",
-                                     "vit",     "qwen3.5",       "qwen3.5-vision", "granite4",  "qwen3.5-moe", "qwen3.5-moe-vision",
-                                     "gemma4",  "gemma4-vision", "muse-glimmer",   "gemma4-moe"};
+static const char *const models[] = {"llama3",  "qwen2",         "mistral",        "phi3",       "gemma3",      "qwen3-moe",
+                                     "gpt-oss", "gpt2",          "gemma3-vision",  "mistral3",   "bert-mlm",    "bert-cls",
+                                     "vit",     "qwen3.5",       "qwen3.5-vision", "granite4",   "qwen3.5-moe", "qwen3.5-moe-vision",
+                                     "gemma4",  "gemma4-vision", "muse-glimmer",   "gemma4-moe", "glm4-lite"};
 
 static void check_tensor(const struct rh_source *was, const struct rh_source *is, const struct rh_tensor *tensor)
 {
-	int64_t count = tensor->rows * tensor->cols;
+	int64_t count = tensor->parts ? tensor->cols : tensor->rows * tensor->cols;
 	float *a = malloc((size_t)count * 4), *b = malloc((size_t)count * 4);
 	assert_true(a && b);
 	check_ok(rh_source_read(was, tensor->name, 0, count, RH_F32, a));
@@ -80,17 +81,16 @@ static void test_saved_models_are_what_was_loaded(void **state)
 	}
 }
 
-/* Files of Qwen3.5 have A_log and the rule's norm in F32: a bf16 run writes them so, to the bit, and all else in BF16. */
-static void test_fp32_vectors_of_the_rule_stay_fp32(void **state)
+/* So many vectors of a model: a bf16 run writes them in F32, to the bit, and all else in BF16. */
+static void check_kept(const char *model, int expected)
 {
-	(void)state;
 	struct rig rig;
-	char dir[96], path[128];
+	char dir[96], path[128], before[128];
 	struct rh_safetensors *file, *was;
 	int kept = 0;
 	snprintf(dir, sizeof dir, "%s/rh-written-XXXXXX", check_place("/tmp"));
 	assert_non_null(mkdtemp(dir));
-	rig_open(&rig, "qwen3.5", NULL);
+	rig_open(&rig, model, NULL);
 	rig.config.dtype = RH_BF16;
 	struct rig_input in = rig_input(&rig, "docs");
 	struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = in.micros};
@@ -98,26 +98,68 @@ static void test_fp32_vectors_of_the_rule_stay_fp32(void **state)
 	check_ok(rh_weights_save(dir, rig.session.source, rig.session.model, rig.session.store));
 	snprintf(path, sizeof path, "%s/model.safetensors", dir);
 	check_ok(rh_safetensors_open(path, &file));
-	check_ok(rh_safetensors_open("tests/reference/models/qwen3.5/model.safetensors", &was));
+	snprintf(before, sizeof before, "tests/reference/models/%s/model.safetensors", model);
+	check_ok(rh_safetensors_open(before, &was));
 	for (int64_t i = 0; i < rh_safetensors_count(file); i++) {
 		const struct rh_safetensor *one = rh_safetensors_at(file, i), *other = rh_safetensors_find(was, one->name);
-		int keeps = strstr(one->name, "A_log") || strstr(one->name, "linear_attn.norm");
+		int keeps = strstr(one->name, "A_log") || strstr(one->name, "linear_attn.norm") || strstr(one->name, "correction_bias");
 		assert_non_null(other);
 		assert_int_equal(one->dtype, keeps ? RH_F32 : RH_BF16);
 		kept += keeps;
 		if (keeps)
 			assert_memory_equal(tensor_bytes(file, one), tensor_bytes(was, other), (size_t)one->bytes);
 	}
-	assert_int_equal(kept, 4); /* two in each of two layers */
+	assert_int_equal(kept, expected);
 	rh_safetensors_close(file);
 	rh_safetensors_close(was);
 	rig_close(&rig);
 	check_ok(rh_dir_remove(dir));
 }
 
+/* Files of Qwen3.5 have A_log and the rule's norm in F32, those of GLM-4.7-Flash what its routers choose by. */
+static void test_fp32_vectors_of_the_files_stay_fp32(void **state)
+{
+	(void)state;
+	check_kept("qwen3.5", 4); /* two in each of two layers */
+	check_kept("glm4-lite", 2);
+}
+
+/* What a device in bf16 holds of them adds up to them, to the bit. */
+static void test_fp32_vectors_are_whole_in_bf16(void **state)
+{
+	(void)state;
+	struct rig rig;
+	int vectors = 0;
+	rig_open(&rig, "glm4-lite", "adapter");
+	rig.config.dtype = RH_BF16;
+	struct rig_input in = rig_input(&rig, "docs");
+	struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = in.micros};
+	rig_start(&rig, RH_SESSION_TRAINS, &work);
+	const struct rh_model *model = rig.session.model;
+	for (int b = 0; b < model->blocks; b++)
+		for (int t = 0; t < model->block[b].tensors; t++) {
+			const struct rh_tensor *tensor = &model->block[b].tensor[t];
+			float part[RH_BF16_PARTS * 8], file[8];
+			if (!tensor->parts)
+				continue;
+			assert_true(tensor->rows == RH_BF16_PARTS && tensor->cols == 8);
+			check_ok(rh_store_get(rig.session.store, b, t, 0, RH_BF16_PARTS * 8, part));
+			check_ok(rh_source_read(rig.session.source, tensor->name, 0, 8, RH_F32, file));
+			for (int e = 0; e < 8; e++) {
+				for (int p = 0; p < RH_BF16_PARTS; p++)
+					assert_true(part[8 * p + e] == rh_bf16_to_f32(rh_f32_to_bf16(part[8 * p + e])));
+				assert_true(part[e] != file[e] && part[e] + part[8 + e] + part[16 + e] == file[e]);
+			}
+			vectors++;
+		}
+	assert_int_equal(vectors, 2);
+	rig_close(&rig);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_saved_models_are_what_was_loaded),
-	                                   cmocka_unit_test(test_fp32_vectors_of_the_rule_stay_fp32)};
+	                                   cmocka_unit_test(test_fp32_vectors_of_the_files_stay_fp32),
+	                                   cmocka_unit_test(test_fp32_vectors_are_whole_in_bf16)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,6 +22,7 @@
 	ROW(qwen3_5)                                                                                                                       \
 	ROW(qwen3_5_moe)                                                                                                                   \
 	ROW(qwen3_moe)                                                                                                                     \
+	ROW(glm4_moe_lite)                                                                                                                 \
 	ROW(gpt_oss)                                                                                                                       \
 	ROW(gpt2)                                                                                                                          \
 	ROW(bert)                                                                                                                          \
