@@ -23,6 +23,8 @@ static void test_rows_in_chunks_are_whole_rows_but_for_rounding(void **state)
 	                                   {.model = "mistral"},
 	                                   {.model = "qwen3.5"},
 	                                   {.model = "qwen3.5-moe"},
+	                                   {.model = "qwen3-next"},
+	                                   {.model = "qwen3-next", .adapter = "adapter", .dropout = 0.1},
 	                                   {.model = "qwen3.5", .adapter = "adapter", .dropout = 0.1},
 	                                   {.model = "smollm2", .adapter = "adapter", .dropout = 0.1},
 	                                   {.model = "qwen3", .adapter = "adapter-rs", .dropout = 0.25, .noise = 5}};
@@ -95,6 +97,7 @@ static void test_chunks_that_keep_activations_give_the_same_bits(void **state)
 	                                   {.model = "gpt-oss", .dtype = RH_BF16},
 	                                   {.model = "qwen3", .adapter = "adapter-rs", .dropout = 0.25},
 	                                   {.model = "qwen3.5"},
+	                                   {.model = "qwen3-next", .dtype = RH_BF16},
 	                                   {.model = "qwen3.5-moe", .adapter = "adapter-rs", .dropout = 0.25}};
 	for (size_t i = 0; i < sizeof what / sizeof *what; i++)
 		check_fates(&what[i]);
@@ -108,6 +111,8 @@ static void test_chunks_are_the_same_everywhere(void **state)
 	                                   {.model = "gemma3", .dtype = RH_BF16},
 	                                   {.model = "qwen3", .adapter = "adapter-rs", .dropout = 0.25, .noise = 5},
 	                                   {.model = "qwen3.5"},
+	                                   {.model = "qwen3-next"},
+	                                   {.model = "qwen3-next", .adapter = "adapter-rs", .dtype = RH_BF16, .dropout = 0.25},
 	                                   {.model = "qwen3.5-moe", .adapter = "adapter-rs", .dtype = RH_BF16, .dropout = 0.25}};
 	for (size_t i = 0; i < sizeof what / sizeof *what; i++)
 		check_everywhere(&what[i], CHUNK);

@@ -21,6 +21,7 @@
 	ROW(muse_glimmer)                                                                                                                  \
 	ROW(qwen3_5)                                                                                                                       \
 	ROW(qwen3_5_moe)                                                                                                                   \
+	ROW(qwen3_next)                                                                                                                    \
 	ROW(qwen3_moe)                                                                                                                     \
 	ROW(gpt_oss)                                                                                                                       \
 	ROW(gpt2)                                                                                                                          \
