@@ -41,11 +41,11 @@ static int put_metadata(struct writer *writer)
 	return rc ? rc : rh_gguf_out_f32(writer->out, "adapter.lora.alpha", writer->lora.peft.lora_alpha);
 }
 
-/* One factor's entry in the table. */
-static int declare(struct writer *writer, const struct source_entry *entry, const char *suffix, const int64_t *shape)
+/* One factor's entry in the table. `stored`: the weight's name. */
+static int declare(struct writer *writer, const struct source_entry *entry, const char *stored, const char *suffix, const int64_t *shape)
 {
 	char name[256];
-	if (!entry->stored || snprintf(name, sizeof name, "%s.%s", entry->stored, suffix) >= (int)sizeof name)
+	if (!stored || snprintf(name, sizeof name, "%s.%s", stored, suffix) >= (int)sizeof name)
 		return rh_fail(-EINVAL, "%s: '%s' has no name in GGUF files", writer->wanted->model, entry->name);
 	writer->written.tensors++;
 	writer->written.matrices++;
@@ -59,11 +59,25 @@ static int write_row(struct writer *writer, const float *values, int64_t cols)
 	return rh_gguf_out_write(writer->out, writer->bytes, bytes);
 }
 
-static int write_pair(struct writer *writer, const struct source_entry *entry, const struct lora_pair *pair)
+/* Both of a pair; of a weight that is two tensors there, of either of which A is the same. */
+static int declare_pair(struct writer *writer, const struct source_entry *entry, const struct lora_pair *pair)
+{
+	const int64_t rows = pair->b->shape[0], first[2] = {entry->second ? entry->second : rows, pair->b->shape[1]};
+	const int64_t others[2] = {rows - first[0], first[1]};
+	int rc = declare(writer, entry, entry->stored, "lora_a", pair->a->shape);
+	if (!rc)
+		rc = declare(writer, entry, entry->stored, "lora_b", first);
+	if (!rc && entry->second)
+		rc = declare(writer, entry, entry->stored2, "lora_a", pair->a->shape);
+	return rc || !entry->second ? rc : declare(writer, entry, entry->stored2, "lora_b", others);
+}
+
+/* Rows [first, end) of B in the order of the file's weight, behind A. */
+static int write_part(struct writer *writer, const struct source_entry *entry, const struct lora_pair *pair, int64_t first, int64_t end)
 {
 	struct lora *lora = &writer->lora;
 	const struct lora_factors *factors = &lora->read[pair->kind];
-	int64_t rank = pair->rank, cols = pair->a->shape[1], rows = pair->b->shape[0], widest = rank > cols ? rank : cols;
+	int64_t rank = pair->rank, cols = pair->a->shape[1], widest = rank > cols ? rank : cols, run;
 	double carried = pair->scale * (double)rank / lora->peft.lora_alpha;
 	int rc = lora_read(lora, pair);
 	if (!rc)
@@ -77,13 +91,21 @@ static int write_pair(struct writer *writer, const struct source_entry *entry, c
 	}
 	if (!rc)
 		rc = rh_gguf_out_end(writer->out);
-	for (int64_t i = 0; !rc && i < rows; i++) {
-		const float *b = factors->b + source_row_of_stored(entry, i) * rank;
+	for (int64_t i = first; !rc && i < end; i++) {
+		int64_t row = entry->second ? rh_row_in_file(&entry->groups, i, &run) : source_row_of_stored(entry, i);
+		const float *b = factors->b + row * rank;
 		for (int64_t k = 0; k < rank; k++)
 			writer->row[k] = carried == 1 ? b[k] : (float)(carried * (double)b[k]);
 		rc = write_row(writer, writer->row, rank);
 	}
 	return rc ? rc : rh_gguf_out_end(writer->out);
+}
+
+static int write_pair(struct writer *writer, const struct source_entry *entry, const struct lora_pair *pair)
+{
+	int64_t rows = pair->b->shape[0], first = entry->second ? entry->second : rows;
+	int rc = write_part(writer, entry, pair, 0, first);
+	return rc || first == rows ? rc : write_part(writer, entry, pair, first, rows);
 }
 
 /* The factors of the embedding's table or the head's, where the entry is one that the adapter changes; else factors->a is NULL. */
@@ -100,8 +122,8 @@ static int find_table(struct writer *writer, const struct source_entry *entry, s
 static int declare_table(struct writer *writer, const struct source_entry *entry, const struct rh_table_factors *factors)
 {
 	int64_t a[2] = {factors->a->shape[factors->is_embedding], factors->a->shape[!factors->is_embedding]};
-	int rc = declare(writer, entry, "lora_a", a);
-	return rc ? rc : declare(writer, entry, "lora_b", factors->b->shape);
+	int rc = declare(writer, entry, entry->stored, "lora_a", a);
+	return rc ? rc : declare(writer, entry, entry->stored, "lora_b", factors->b->shape);
 }
 
 static int write_table(struct writer *writer, const struct rh_table_factors *factors)
@@ -156,9 +178,7 @@ static int write_all(struct writer *writer)
 			rc = rh_fail(-EINVAL, "%s: has adapters of experts, which are not written to GGUF; merge it into the model",
 			             writer->wanted->adapter);
 		if (!rc && pair.rank)
-			rc = declare(writer, &entries->entry[i], "lora_a", pair.a->shape);
-		if (!rc && pair.rank)
-			rc = declare(writer, &entries->entry[i], "lora_b", pair.b->shape);
+			rc = declare_pair(writer, &entries->entry[i], &pair);
 		if (!rc)
 			rc = find_table(writer, &entries->entry[i], &factors);
 		if (!rc && factors.a)

@@ -97,12 +97,44 @@ static int find_in_gguf(const struct rh_source *source, const struct source_entr
 	return settle(&shape, source->path, name, (*out)->dtype, (*out)->rank, (*out)->shape);
 }
 
+/* The second tensor of an entry that is two there. */
+static int find_second(const struct rh_source *source, const struct source_entry *entry, const struct rh_gguf_tensor **out)
+{
+	struct source_entry other = *entry;
+	if (entry->second)
+		other.tensor.shape[0] = entry->rows - entry->second;
+	return find_in_gguf(source, &other, entry->stored2, out);
+}
+
+/* Older files have such a matrix whole, as a directory has it. */
+static int take_whole(const struct rh_source *source, struct source_entry *entry)
+{
+	struct rh_text name = {0};
+	const char *end = entry->second ? strstr(entry->stored, ".attn_qkv") : NULL;
+	if (!end || rh_gguf_find(source->gguf, entry->stored))
+		return 0;
+	int rc = rh_text_printf(&name, "%.*s.ssm_in.weight", (int)(end - entry->stored), entry->stored);
+	if (rc || !rh_gguf_find(source->gguf, name.bytes)) {
+		rh_text_free(&name);
+		return rc;
+	}
+	rh_free(entry->stored);
+	rh_free(entry->stored2);
+	entry->stored = name.bytes;
+	entry->stored2 = NULL;
+	entry->second = 0;
+	entry->tensor.shape[0] = entry->rows;
+	return 0;
+}
+
 static int settle_in_gguf(struct rh_source *source, struct source_entry *entry)
 {
 	const struct rh_gguf_tensor *tensor, *second = NULL;
-	int rc = find_in_gguf(source, entry, entry->stored, &tensor);
+	int rc = take_whole(source, entry);
+	if (!rc)
+		rc = find_in_gguf(source, entry, entry->stored, &tensor);
 	if (!rc && entry->stored2)
-		rc = find_in_gguf(source, entry, entry->stored2, &second);
+		rc = find_second(source, entry, &second);
 	if (rc)
 		return rc;
 	entry->file = tensor->file;
@@ -126,8 +158,8 @@ static int open_gguf(struct rh_source *source)
 	int64_t used = 0, unknown = 0;
 	for (size_t i = 0; !rc && i < source->entries.count; i++) {
 		struct source_entry *entry = &source->entries.entry[i];
-		used += !entry->slab + (entry->stored2 != NULL);
 		rc = settle_in_gguf(source, entry);
+		used += !entry->slab + (entry->stored2 != NULL);
 	}
 	if (rc)
 		return rc;
@@ -496,9 +528,10 @@ static int is_used(const struct rh_source *source, const char *name)
 
 static int note_others(struct rh_source *source)
 {
+	const struct rh_model_config *config = &source->config;
 	int64_t unknown = 0;
 	const char *first = NULL;
-	int rc = 0;
+	int rc = 0, keeps = config->wrapped || config->family->keeps_others;
 	for (size_t s = 0; s < source->shards; s++)
 		for (int64_t i = 0; !rc && i < rh_safetensors_count(source->shard[s]); i++) {
 			const struct rh_safetensor *tensor = rh_safetensors_at(source->shard[s], i);
@@ -506,14 +539,16 @@ static int note_others(struct rh_source *source)
 				continue;
 			unknown++;
 			first = first ? first : tensor->name;
-			if (source->config.wrapped)
+			if (keeps)
 				rc = rh_grow(&source->other, &source->other_capacity, source->others + 1, sizeof *source->other);
-			if (!rc && source->config.wrapped)
+			if (!rc && keeps)
 				source->other[source->others++] = (struct source_other){source->shard[s], tensor};
 		}
-	if (!rc && source->others)
+	if (!rc && source->others && config->wrapped)
 		rh_note("%s: the text model inside %s is used; %zu tensors of its other parts stay as they are", source->path,
-		        source->config.family->wrapper->architecture, source->others);
+		        config->family->wrapper->architecture, source->others);
+	else if (!rc && source->others)
+		rh_note("%s: %zu tensors are not part of the model and stay as they are, '%s' first", source->path, source->others, first);
 	else if (!rc)
 		note_unknown(source, unknown, first);
 	return rc;

@@ -5,6 +5,7 @@
 #include "ckpt/gguf.h"
 #include "ckpt/safetensors.h"
 #include "ckpt/source.h"
+#include "model/model.h"
 
 struct source_tensor {
 	enum rh_dtype dtype; /* as stored */
@@ -44,6 +45,8 @@ struct source_entry {
 	/* of a GGUF */
 	int64_t slab, slabs; /* the file's tensor holds `slabs` of the model's, this one as number `slab`; slabs 0: this one alone */
 	char *stored2;       /* the model's rows (a bias's elements) are alternately `stored`'s and this tensor's; NULL: all `stored`'s */
+	int64_t second; /* the model's rows, in its own order (groups), are `stored`'s up to there and then stored2's; 0: they alternate */
+	struct rh_row_groups groups;
 	const struct rh_file_in *file2;
 	enum rh_dtype dtype2;
 	int64_t offset2;

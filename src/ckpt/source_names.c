@@ -30,6 +30,8 @@ static const struct rh_gguf_name modules[] = {
         {"linear_attn.in_proj_z", "attn_gate"},
         {"linear_attn.in_proj_b", "ssm_beta"},
         {"linear_attn.in_proj_a", "ssm_alpha"},
+        {"linear_attn.in_proj_qkvz", "attn_qkv"},
+        {"linear_attn.in_proj_ba", "ssm_ba"},
         {"linear_attn.out_proj", "ssm_out"},
         {"linear_attn.conv1d", "ssm_conv1d"},
         {"linear_attn.norm", "ssm_norm"},
@@ -161,7 +163,7 @@ static int is_module(const char *rest, const char *module)
 }
 
 /* Of a layer with the gated delta rule: what a GGUF has otherwise. rest: behind the layer's number. */
-static void describe_delta(const struct rh_model_config *config, const char *rest, struct source_entry *out)
+static int describe_delta(const struct rh_model_config *config, const struct rh_tensor *tensor, const char *rest, struct source_entry *out)
 {
 	const struct rh_family_names *names = rh_model_names(config);
 	const struct rh_delta_config *delta = &config->delta;
@@ -175,12 +177,19 @@ static void describe_delta(const struct rh_model_config *config, const char *res
 		tiles.size = delta->value;
 	tiles.are_columns = is_out;
 	out->is_minus_exp = is_a_log;
-	if (tiles.per_key > 1 && (of_channels || is_z || is_out || of_heads))
+	if (tiles.per_key > 1 && (of_channels || is_z || is_out || of_heads) && names->delta[1])
 		out->tiles = tiles;
 	if (is_module(rest, names->gated_norm))
 		out->has_one_added = 0;
 	if (is_module(rest, names->conv)) /* without the convolution's middle size, which is 1 */
 		out->tensor = (struct source_tensor){.rank = 2, .shape = {out->rows, out->cols}};
+	if (names->delta[1] || !is_module(rest, names->delta[0]))
+		return 0;
+	/* z, which files have in one matrix with q, k and v, is a tensor of its own; value heads lie by key head there too */
+	out->groups = tensor->groups;
+	out->second = out->tensor.shape[0] = tiles.first + delta->heads * delta->value;
+	out->stored2 = printed("%.*s.attn_gate.weight", (int)(strstr(out->stored, ".attn_qkv") - out->stored), out->stored);
+	return out->stored2 ? 0 : -ENOMEM;
 }
 
 /* How a GGUF holds a tensor: its name there, and its shape. Experts are one tensor, each matrix as the model has it. */
@@ -204,8 +213,8 @@ static int describe_in_gguf(const struct rh_model_config *config, const struct r
 		out->tensor.shape[1] /= 2; /* gates' and ups' rows, or a bias's elements, are two tensors there */
 	out->has_one_added = config->family->norm == RH_NORM_RMS_PLUS_ONE && tensor->rank == 1 && strstr(tensor->name, "norm") &&
 	                     (layer >= 0 || !config->family->has_plain_final_norm);
-	if (layer >= 0 && config->delta.heads)
-		describe_delta(config, rest + 1, out);
+	if (layer >= 0 && config->delta.heads && out->stored && (found = describe_delta(config, tensor, rest + 1, out)))
+		return found;
 	if (layer >= 0 && is_module(rest + 1, "mlp.shared_expert_gate")) /* one row, which is a vector there */
 		out->tensor = (struct source_tensor){.rank = 1, .shape = {tensor->cols}};
 	return out->stored ? 0 : -ENOMEM;

@@ -223,6 +223,33 @@ static int read_paired(const struct source_entry *entry, int64_t first, int64_t 
 	return 0;
 }
 
+/* Of a matrix whose rows here are the file's first tensor's and then the second's: *row of the model's becomes the row there, *run is how
+ * many follow one another. 1: of the second. */
+static int is_of_second(const struct source_entry *entry, int64_t *row, int64_t *run)
+{
+	*row = rh_row_of_file(&entry->groups, *row, run);
+	int is = *row >= entry->second;
+	*row -= is ? entry->second : 0;
+	return is;
+}
+
+static int read_two(const struct source_entry *entry, int64_t first, int64_t count, enum rh_dtype dtype, void *out)
+{
+	int64_t cols = entry->cols;
+	for (int64_t done = 0, run; done < count; done += run) {
+		int64_t row = first + done;
+		int is_second = is_of_second(entry, &row, &run);
+		enum rh_dtype from = is_second ? entry->dtype2 : entry->tensor.dtype;
+		run = rh_min(run, count - done);
+		int rc = convert(is_second ? entry->file2 : entry->file,
+		                 (is_second ? entry->offset2 : entry->offset) + rh_dtype_bytes(from, row * cols), from, run * cols, dtype,
+		                 (char *)out + rh_dtype_bytes(dtype, done * cols));
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
 /* Weights of a norm that are stored with 1 added. */
 static int read_less_one(const struct source_entry *entry, int64_t first, int64_t count, enum rh_dtype dtype, void *out)
 {
@@ -261,6 +288,8 @@ int rh_source_read(const struct rh_source *source, const char *name, int64_t fir
 		return source_read_scaled(entry, first, count, dtype, out);
 	if (entry->scale)
 		return read_mxfp4(entry, first, count, dtype, out);
+	if (entry->second)
+		return read_two(entry, first / cols, count / cols, dtype, out);
 	if (entry->stored2)
 		return read_paired(entry, first / cols, count / cols, dtype, out);
 	if (entry->is_minus_exp)
@@ -291,9 +320,21 @@ static enum rh_form form_of(const struct source_entry *entry)
 	return entry->scale ? RH_FORM_MXFP4 : rh_form_of(entry->tensor.dtype);
 }
 
+/* Can the rows of a packed matrix lie in another order than the file's? Each part of a group must be whole blocks; nested scales share
+ * numbers from row to row. */
+static int can_regroup(enum rh_form form, const struct rh_row_groups *groups)
+{
+	const struct rh_form_traits *of = form ? rh_form_traits(form) : NULL;
+	int can = !of || !groups->count || of->tail != RH_TAIL_NESTED;
+	for (int p = 0; can && of && of->tall != RH_FORM_ALL && p < 4; p++)
+		can = groups->part[p] % of->tall == 0;
+	return can;
+}
+
 enum rh_form rh_source_form(const void *source, const struct rh_tensor *tensor)
 {
-	return form_of(source_entries_find(&((const struct rh_source *)source)->entries, tensor->name));
+	enum rh_form form = form_of(source_entries_find(&((const struct rh_source *)source)->entries, tensor->name));
+	return can_regroup(form, &tensor->groups) ? form : RH_FORM_PLAIN;
 }
 
 int rh_source_read_packed(const struct rh_source *source, const char *name, int64_t first, int64_t count, void *elements)
@@ -305,10 +346,10 @@ int rh_source_read_packed(const struct rh_source *source, const char *name, int6
 	int is_moved = entry->stored2 || (source->gguf && source_is_permuted(entry));
 	int64_t at_once = is_moved ? 1 : count;
 	for (int64_t done = 0; done < count; done += at_once) {
-		int64_t row = first + done;
-		int is_second = entry->stored2 && row % 2;
+		int64_t row = first + done, run;
+		int is_second = entry->second ? is_of_second(entry, &row, &run) : entry->stored2 && row % 2;
 		int64_t offset = is_second ? entry->offset2 : entry->offset;
-		if (is_moved)
+		if (is_moved && !entry->second)
 			row = entry->stored2 ? paired_row(entry, row) : row_in_gguf(entry, row);
 		int rc = rh_file_read(is_second ? entry->file2 : entry->file, offset + row * row_bytes, (char *)elements + done * row_bytes,
 		                      (size_t)(at_once * row_bytes));

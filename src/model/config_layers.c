@@ -418,7 +418,7 @@ static int parse_experts(const json_t *json, const char *where, const struct rh_
 int config_parse_experts(const json_t *json, const char *where, struct rh_model_config *out)
 {
 	const struct rh_family *family = out->family;
-	int is_normed = family->moe.is_sigmoid; /* where nothing is said */
+	int is_normed = family->moe.norms;
 	if (!family->silent.experts || out->num_hidden_layers > RH_MOST_LAYERS)
 		return 0;
 	out->experts = family->silent.experts;

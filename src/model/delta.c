@@ -4,6 +4,10 @@
  * first (emit->sums), and in their own place the gradients that the chunk behind has left: that of the state, and those of the
  * convolution's sums at its first tokens. The first document of a chunk begins with what is carried where it has begun before.
  *
+ * Files of Qwen3-Next have q, k, v and z in one linear, and b and a in another, each key head's part of all behind the one before it. Here
+ * that linear's rows are in the order of those of apart ones, which its adapter's B and its files need to know (struct rh_row_groups); z is
+ * copied out of what it makes.
+ *
  * Rows of the activation table: what the linears make, what the convolution and the rule make, and norms' statistics; the backward makes
  * the input of Out again, and the gradients of what the linears made. */
 #include "model/half.h"
@@ -33,14 +37,26 @@ static int64_t channels_of(const struct rh_traits *traits)
 
 /* ---- layout ---- */
 
+/* Does the first linear make z too? */
+static int has_z(const struct rh_layer *layer)
+{
+	return !layer->proj[IN_Z].outputs;
+}
+
 static void size(const struct rh_model_config *config, struct rh_layer *layer)
 {
 	const struct rh_traits *traits = &layer->traits;
+	int64_t keys = traits->delta_key_heads, per_key = traits->delta_heads / keys, values = per_key * traits->delta_value;
+	int is_fused = !rh_proj_name(rh_model_names(config), traits->mixer, IN_Z);
 	layout_size(config, layer, IN_QKV, layer->width, channels_of(traits), 0);
-	layout_size(config, layer, IN_Z, layer->width, values_of(traits), 0);
+	layout_size(config, layer, IN_Z, layer->width, values_of(traits), is_fused);
 	layout_size(config, layer, IN_B, layer->width, traits->delta_heads, 0);
 	layout_size(config, layer, IN_A, layer->width, traits->delta_heads, 1);
 	layout_size(config, layer, OUT_PROJ, values_of(traits), layer->width, 0);
+	if (!is_fused)
+		return;
+	layer->proj[IN_QKV].groups = (struct rh_row_groups){keys, {traits->delta_key, traits->delta_key, values, values}};
+	layer->proj[IN_B].groups = (struct rh_row_groups){keys, {per_key, per_key}};
 }
 
 /* transformers' trainer spares what has "bias" or "norm" in its name: of these four the last two. */
@@ -127,6 +143,17 @@ static struct rh_view by_head(const struct rh_traits *traits, struct rh_view x)
 	return rh_view_of(x.data, x.dtype, x.rows * traits->delta_heads, x.cols / traits->delta_heads);
 }
 
+/* Of what the first linear makes, or of its gradient: what the convolution reads, and z. */
+static struct rh_view qkv_of(const struct rh_traits *traits, struct rh_view made)
+{
+	return rh_view_cols(made, 0, channels_of(traits));
+}
+
+static struct rh_view z_of(const struct rh_traits *traits, struct rh_view made)
+{
+	return rh_view_cols(made, channels_of(traits), values_of(traits));
+}
+
 static struct rh_view starts(const struct rh_emit *emit)
 {
 	return emit_micro(emit, rh_micro_layout(&emit->shape).start_q, emit->shape.documents + 1);
@@ -188,7 +215,7 @@ static void convolve(struct rh_emit *emit, int index, const struct rh_view *view
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	struct rh_op op = {.kind = RH_OP_CONV, .conv.documents = emit->shape.documents};
-	op.operand[RH_CONV_X] = view[QKV];
+	op.operand[RH_CONV_X] = qkv_of(&layer->traits, view[QKV]);
 	op.operand[RH_CONV_W] = own_weight(emit, layer, CONV_W, channels_of(&layer->traits), layer->traits.taps);
 	op.operand[RH_CONV_START] = starts(emit);
 	op.operand[RH_CONV_Y] = view[CONV];
@@ -281,23 +308,25 @@ static struct rh_view gate(struct rh_emit *emit, int index, const struct rh_view
 
 static void declare(const struct rh_emit *emit, int index, struct emit_table *table)
 {
-	const struct rh_traits *traits = &emit->model->layer[index].traits;
-	int64_t tokens = emit->shape.tokens, channels = channels_of(traits), values = values_of(traits);
+	const struct rh_layer *layer = &emit->model->layer[index];
+	const struct rh_traits *traits = &layer->traits;
+	int64_t tokens = emit->shape.tokens, channels = channels_of(traits), values = values_of(traits), wide = layer->proj[IN_QKV].outputs;
 	enum rh_dtype act = emit->model->dtype;
 	const struct emit_origin of_x = {RH_MAKER_MIXER, RH_ROW_SET(RH_ROW_X), 0}, of_qkv = {RH_MAKER_MIXER, RH_ROW_SET(QKV), 0};
 	const struct emit_origin of_conv = {RH_MAKER_MIXER, RH_ROW_SET(CONV) | RH_ROW_SET(BA), 0};
 	const struct emit_origin of_out = {RH_MAKER_MIXER, RH_ROW_SET(OUT) | RH_ROW_SET(Z), 0}; /* the op that makes them reads both */
 	const struct emit_origin of_backward = {RH_MAKER_BACKWARD, 0, emit->deferred && learns(emit, index, HALF_INPUT)};
+	const struct emit_origin of_z_backward = {RH_MAKER_BACKWARD, 0, of_backward.is_deferred && !has_z(layer)};
 	const struct emit_origin input_of_out = {RH_MAKER_BACKWARD, 0, emit->deferred && learns(emit, index, HALF_OUTPUT)};
-	emit_row(table, QKV, act, tokens, channels, of_x);
-	emit_row(table, Z, act, tokens, values, of_x);
+	emit_row(table, QKV, act, tokens, wide, of_x);
+	emit_row(table, Z, act, tokens, values, has_z(layer) ? of_qkv : of_x);
 	emit_row(table, BA, act, tokens, 2 * traits->delta_heads, of_x);
 	emit_row(table, CONV, act, tokens, channels, of_qkv);
 	emit_row(table, OUT, act, tokens, values, of_conv);
 	emit_row(table, RSTD, RH_F32, tokens, traits->delta_heads, of_out);
 	emit_row(table, NORMED, act, tokens, values, input_of_out);
-	emit_row(table, D_QKV, act, tokens, channels, of_backward);
-	emit_row(table, D_Z, act, tokens, values, of_backward);
+	emit_row(table, D_QKV, act, tokens, wide, of_backward);
+	emit_row(table, D_Z, act, tokens, values, of_z_backward);
 	emit_row(table, D_BA, act, tokens, 2 * traits->delta_heads, of_backward);
 }
 
@@ -307,9 +336,12 @@ static void *forward(struct rh_emit *emit, int index, struct rh_view x, struct r
 		struct emit_linears linears;
 		int row;
 	} in[] = {{one_of(index, IN_QKV), QKV}, {one_of(index, IN_Z), Z}, {ba_of(index), BA}};
+	const struct rh_layer *layer = &emit->model->layer[index];
 	for (int i = 0; i < 3; i++)
-		if (emit_wants(s, RH_ROW_SET(in[i].row)) || emit_wants_low(s, in[i].linears))
+		if (layer->proj[in[i].linears.first].outputs && (emit_wants(s, RH_ROW_SET(in[i].row)) || emit_wants_low(s, in[i].linears)))
 			emit_linear(emit, in[i].linears, x, (struct rh_view){0}, emit_wanted(s, in[i].row), s);
+	if (has_z(layer) && emit_wants(s, RH_ROW_SET(Z)))
+		emit_cast(emit, z_of(&layer->traits, s->view[QKV]), s->view[Z]);
 	mix(emit, index, s);
 	int makes = y.data || emit_wants_low(s, one_of(index, OUT_PROJ));
 	if (!makes && !emit_wants(s, RH_ROW_SET(RSTD)))
@@ -424,11 +456,11 @@ static void conv_backward(struct rh_emit *emit, int index, const struct rh_view 
 	int64_t channels = channels_of(&layer->traits), taps = layer->traits.taps;
 	struct rh_view gradient = gradients_of(emit, index).tail;
 	struct rh_op op = {.kind = RH_OP_CONV_BACKWARD, .conv.documents = emit->shape.documents};
-	op.operand[RH_CONV_BACKWARD_X] = view[QKV];
+	op.operand[RH_CONV_BACKWARD_X] = qkv_of(&layer->traits, view[QKV]);
 	op.operand[RH_CONV_BACKWARD_W] = own_weight(emit, layer, CONV_W, channels, taps);
 	op.operand[RH_CONV_BACKWARD_START] = starts(emit);
 	op.operand[RH_CONV_BACKWARD_DY] = d_conv;
-	op.operand[RH_CONV_BACKWARD_DX] = view[D_QKV];
+	op.operand[RH_CONV_BACKWARD_DX] = qkv_of(&layer->traits, view[D_QKV]);
 	op.operand[RH_CONV_BACKWARD_DW] = own_gradient(emit, layer, CONV_W, channels, taps);
 	op.operand[RH_CONV_BACKWARD_TAIL] = begun_with(emit, index).tail;
 	op.operand[RH_CONV_BACKWARD_D_END] = gradient;
@@ -440,6 +472,7 @@ static void conv_backward(struct rh_emit *emit, int index, const struct rh_view 
 
 static void backward(struct rh_emit *emit, int index, struct rh_activations *s, struct rh_view dy, struct rh_view dx)
 {
+	const struct rh_layer *layer = &emit->model->layer[index];
 	for (int row = D_QKV; row <= D_BA; row++)
 		(void)emit_operand(emit, s, row);
 	int64_t mark = emit->arena->used;
@@ -447,19 +480,23 @@ static void backward(struct rh_emit *emit, int index, struct rh_activations *s, 
 	emit_linear_dx(emit, one_of(index, OUT_PROJ), dy, d_o, s);
 	gate_backward(emit, index, s->view, d_o);
 	emit_linear_gradients(emit, one_of(index, OUT_PROJ), dy, normed, s);
+	if (has_z(layer))
+		emit_cast(emit, s->view[D_Z], z_of(&layer->traits, s->view[D_QKV]));
 	struct rh_view d_conv = emit_act(emit, s->view[CONV].rows, s->view[CONV].cols);
 	rule_backward(emit, index, s->view, d_o, d_conv);
 	conv_backward(emit, index, s->view, d_conv);
 	rh_arena_reset(emit->arena, mark);
 	emit_linear_dx(emit, one_of(index, IN_QKV), s->view[D_QKV], dx, s);
-	emit_linear_more_dx(emit, one_of(index, IN_Z), s->view[D_Z], dx, s);
+	if (!has_z(layer))
+		emit_linear_more_dx(emit, one_of(index, IN_Z), s->view[D_Z], dx, s);
 	emit_linear_more_dx(emit, ba_of(index), s->view[D_BA], dx, s);
 }
 
 static void input_gradients(struct rh_emit *emit, int index, struct rh_activations *s, struct rh_view x)
 {
 	emit_linear_dw(emit, one_of(index, IN_QKV), s->view[D_QKV], x, s);
-	emit_linear_dw(emit, one_of(index, IN_Z), s->view[D_Z], x, s);
+	if (!has_z(&emit->model->layer[index]))
+		emit_linear_dw(emit, one_of(index, IN_Z), s->view[D_Z], x, s);
 	emit_linear_dw(emit, ba_of(index), s->view[D_BA], x, s);
 }
 

@@ -133,6 +133,7 @@ struct rh_family_mlp {
 
 struct rh_family_moe {
 	enum rh_router_softmax softmax; /* where norm_topk_prob is absent or not true */
+	int norms;                      /* norm_topk_prob, where it is absent */
 	int bias;                       /* on routers and experts */
 	int reads_mxfp4;                /* experts may be stored in MXFP4 */
 	int is_transposed;              /* each matrix of a tensor of all experts */
@@ -184,6 +185,7 @@ struct rh_family {
 	int scales_embedding;     /* by the root of hidden_size, which is rounded to the weights' dtype */
 	int norms_embedding;      /* each token's row of the table, without a weight */
 	int has_plain_final_norm; /* RMS, where the layers' are RMS_PLUS_ONE */
+	int keeps_others;         /* files have tensors beside the model's, of multi-token prediction, which are written back as they are */
 };
 
 /* The activation's name in hidden_act. */

@@ -137,6 +137,7 @@ static int place_linear(const struct rh_model_config *config, struct layout *at,
 	int tensor = layout_place_matrix(at, module, "weight", linear->outputs, linear->inputs);
 	if (at->fault)
 		return tensor;
+	at->block->tensor[tensor].groups = linear->groups;
 	if (config->family->transposes_linears)
 		at->block->tensor[tensor].transposed = 1;
 	if (config->family->shrinks_residuals && (proj == RH_PROJ_O || proj == RH_PROJ_DOWN))
@@ -210,6 +211,7 @@ void layout_place_adapter(struct layout *at, const char *module, struct rh_linea
 	layout_align(at);
 	linear->lora_b = layout_place(at, module, "lora_B.weight", 2, count * linear->outputs, linear->r);
 	at->block->tensor[linear->lora_b].is_lora_b = 1;
+	at->block->tensor[linear->lora_b].groups = linear->groups;
 	start_from(at, linear->lora_b, (struct rh_initial){RH_INITIAL_CONSTANT, 0});
 	if (!at->fault && count > 1)
 		at->block->tensor[linear->lora_b].interleaved = count;
@@ -224,6 +226,7 @@ static void place_magnitude(struct layout *at, const char *module, struct rh_lin
 	if (at->fault)
 		return;
 	at->block->tensor[linear->magnitude].decays = 1;
+	at->block->tensor[linear->magnitude].groups = linear->groups;
 	at->block->tensor[linear->magnitude].is_lora_b = 1;
 }
 

@@ -73,6 +73,42 @@ const char *rh_proj_name(const struct rh_family_names *names, enum rh_mixer_kind
 	return names->attention[proj];
 }
 
+int64_t rh_row_in_file(const struct rh_row_groups *groups, int64_t row, int64_t *run)
+{
+	int64_t wide = 0, before = 0; /* rows of a group; those before the part */
+	int part = 0;
+	*run = INT64_MAX;
+	if (!groups->count)
+		return row;
+	for (int p = 0; p < 4; p++)
+		wide += groups->part[p];
+	for (; row >= groups->count * groups->part[part]; part++) {
+		row -= groups->count * groups->part[part];
+		before += groups->part[part];
+	}
+	int64_t within = row % groups->part[part];
+	*run = groups->part[part] - within;
+	return row / groups->part[part] * wide + before + within;
+}
+
+int64_t rh_row_of_file(const struct rh_row_groups *groups, int64_t row, int64_t *run)
+{
+	int64_t wide = 0, first = 0; /* rows of a group; the part's first row here */
+	int part = 0;
+	*run = INT64_MAX;
+	if (!groups->count)
+		return row;
+	for (int p = 0; p < 4; p++)
+		wide += groups->part[p];
+	int64_t group = row / wide, within = row % wide;
+	for (; within >= groups->part[part]; part++) {
+		within -= groups->part[part];
+		first += groups->count * groups->part[part];
+	}
+	*run = groups->part[part] - within;
+	return first + group * groups->part[part] + within;
+}
+
 void rh_model_destroy(struct rh_model *model)
 {
 	if (!model)

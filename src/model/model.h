@@ -41,6 +41,15 @@ struct rh_initial {
 
 /* So many numbers in bf16 add up to any in fp32. */
 enum { RH_BF16_PARTS = 3 };
+/* Rows (of a vector, elements) that files have group by group: of each of `count` groups part[0] rows, then part[1], and so on. Here the
+ * first parts of all groups come first, in the groups' order, then all second ones, and so on. count 0: they lie as here. */
+struct rh_row_groups {
+	int64_t count, part[4];
+};
+/* Where row `row` here lies in files, and which row here is row `row` of files; *run: how many rows from there on follow one another in
+ * both. */
+int64_t rh_row_in_file(const struct rh_row_groups *groups, int64_t row, int64_t *run);
+int64_t rh_row_of_file(const struct rh_row_groups *groups, int64_t row, int64_t *run);
 
 /* More than 20 members: its place in a block, and each way in which files differ from that. */
 struct rh_tensor {
@@ -55,6 +64,7 @@ struct rh_tensor {
 	int64_t file_shape[4]; /* its shape in files, where that has more dimensions than `rank`; [0] 0: it does not */
 	int64_t interleaved;   /* how many matrices files hold in one, column by column, which here lie one below the other; 0: as here */
 	int parts;        /* in files a vector of fp32 numbers, here `rows` rows that add up to it, each number in bf16; never trained */
+	struct rh_row_groups groups;
 	int64_t head_dim; /* its rows are those of heads of so many rows, which some GGUFs have in another order; 0: they are not */
 	struct rh_initial initial;
 	int may_pack; /* products ask for it as a matrix (emit_matrix), whatever its form */
@@ -104,8 +114,9 @@ struct rh_linear {
 	int joins;               /* it has the input of the linear before it, and one product makes both: their weights lie back to back */
 	int weight, bias;
 	int lora_a, lora_b;
-	int magnitude; /* DoRA's; -1: none */
-	int64_t r;     /* 0: no adapter */
+	int magnitude;               /* DoRA's; -1: none */
+	int64_t r;                   /* 0: no adapter */
+	struct rh_row_groups groups; /* of its outputs: rows of its weight, of B and of magnitudes */
 	float scale;
 	float factor; /* of its product and its adapter's part; 0: 1 */
 	int is_exact; /* its products are of bf16 operands, summed in fp32, whatever the model's `multiply` */

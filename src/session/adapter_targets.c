@@ -205,8 +205,9 @@ static int resolve_pattern(const struct rh_model_config *model, struct rh_peft_c
 	size_t count = 0;
 	for (int w = 0; w < LINEARS + OF_EXPERTS; w++) {
 		const char *last = w < LINEARS ? linear_name(names, w) : of_experts[w - LINEARS].module;
-		int is_expert = w > LINEARS; /* the first of the table is the router */
-		if (!last || (w >= RH_PROJ_GATE && w <= RH_PROJ_DOWN))
+		int is_expert = w > LINEARS;                            /* the first of the table is the router */
+		int is_of_mlp = w >= RH_PROJ_GATE && w <= RH_PROJ_DOWN; /* of the shared expert, whose names mean the others too */
+		if (!last || (is_of_mlp && !model->family->moe.is_shared))
 			continue;
 		for (int64_t l = 0; l < model->num_hidden_layers; l++) {
 			struct rh_text name = {0};

@@ -121,6 +121,14 @@ int tensors_shape(const struct rh_tensor_place *place, const struct rh_model *mo
 	return as.rank;
 }
 
+int64_t tensors_run(const struct rh_tensor *tensor, int64_t first, int64_t total, int64_t *here)
+{
+	int64_t width = tensor->rank == 1 ? 1 : tensor->cols, run, most = rh_min(PIECE, total - first);
+	int64_t row = rh_row_of_file(&tensor->groups, first / width, &run);
+	*here = row * width + first % width;
+	return run > most ? most : rh_min(most, run * width - first % width);
+}
+
 int tensors_each_band(const struct rh_tensor *tensor, float *buffer, int (*pass)(void *user, const struct tensors_band *band), void *user)
 {
 	int64_t rows = tensor->rows / tensor->interleaved, wide = tensor->cols * tensor->interleaved, most = PIECE / 2 / wide;
@@ -194,13 +202,13 @@ static int load_weights(const struct rh_safetensors *file, const struct rh_safet
 	if (tensor->interleaved)
 		return tensors_each_band(tensor, buffer, read_band,
 		                         &(struct band_in){.store = store, .tensor = tensor, .place = place, .file = file, .found = found});
-	for (int64_t first = 0; first < total; first += PIECE) {
-		int64_t count = total - first < PIECE ? total - first : PIECE;
+	for (int64_t first = 0, count, here; first < total; first += count) {
+		count = tensors_run(tensor, first, total, &here);
 		int rc = rh_safetensors_read(file, found, rh_dtype_bytes(found->dtype, first), buffer, rh_dtype_bytes(found->dtype, count));
 		if (rc)
 			return rc;
 		rh_widen(found->dtype, count, buffer);
-		rc = rh_store_set(store, place->block, place->tensor, first, count, buffer);
+		rc = rh_store_set(store, place->block, place->tensor, here, count, buffer);
 		if (rc)
 			return rh_fail_in(rc, "%s", path);
 	}
@@ -316,6 +324,32 @@ static const struct rh_tensor *tensor_of(const struct filling *f)
 	return &f->model->block[f->block].tensor[f->tensor];
 }
 
+/* Rows [first, first + count) here, of the file's rows in runs. `read` takes those of one run: `at` is its first row in the file, `done`
+ * how many of all are before it. */
+static int each_run(const struct filling *f, int64_t first, int64_t count,
+                    int (*read)(const struct filling *f, int64_t at, int64_t count, int64_t done, void *out), void *out)
+{
+	int rc = 0;
+	for (int64_t done = 0, run; !rc && done < count; done += run) {
+		int64_t at = rh_row_in_file(&tensor_of(f)->groups, first + done, &run);
+		run = rh_min(run, count - done);
+		rc = read(f, at, run, done, out);
+	}
+	return rc;
+}
+
+static int read_packed_run(const struct filling *f, int64_t at, int64_t count, int64_t done, void *out)
+{
+	int64_t before = rh_form_element_bytes(tensor_of(f)->form, done, tensor_of(f)->cols);
+	return rh_source_read_packed(f->source, f->name, at, count, (char *)out + before);
+}
+
+static int read_run(const struct filling *f, int64_t at, int64_t count, int64_t done, void *out)
+{
+	int64_t cols = tensor_of(f)->cols;
+	return rh_source_read(f->source, f->name, at * cols, count * cols, RH_F32, (float *)out + done * cols);
+}
+
 /* Rows that stay as the file has them, or become packed. Their values tell whether all are numbers. */
 static int fill_packed(const struct filling *f, int64_t first, int64_t count, const float *values)
 {
@@ -327,7 +361,7 @@ static int fill_packed(const struct filling *f, int64_t first, int64_t count, co
 	if (rc)
 		goto out;
 	if (f->is_stored)
-		rc = rh_source_read_packed(f->source, f->name, before, rows, packed);
+		rc = each_run(f, before, rows, read_packed_run, packed);
 	else if (form == RH_FORM_FP8_JOINT)
 		rh_form_quantise_joint(values, count, f->joint, (uint8_t *)packed);
 	else
@@ -380,7 +414,9 @@ static void fill_piece(void *context, int64_t i)
 	int rc = buffer ? 0 : -ENOMEM;
 	if (!rc && f->name && tensor_of(f)->parts)
 		rc = read_parts(f, first, count, buffer);
-	else if (!rc && f->name)
+	else if (!rc && f->name && tensor_of(f)->groups.count)
+		rc = each_run(f, first / tensor_of(f)->cols, count / tensor_of(f)->cols, read_run, buffer);
+	else if (!rc && f->name) /* of a vector any part */
 		rc = rh_source_read(f->source, f->name, first, count, RH_F32, buffer);
 	else if (!rc)
 		rh_model_initial(f->model, f->seed, f->block, f->tensor, first, count, buffer);
@@ -405,6 +441,24 @@ static int fill_all(struct filling *f, struct rh_pool *pool)
 	return rh_fault_get(&f->fault);
 }
 
+/* The file's scales, whose rows follow those of the matrix. */
+static int read_scales(const struct filling *f, char *scales, char *tail)
+{
+	const struct rh_tensor *tensor = tensor_of(f);
+	enum rh_form form = tensor->form;
+	int64_t tall = rh_min(rh_form_traits(form)->tall, tensor->rows), rows = rh_form_scale_rows(form, tensor->rows), run;
+	int64_t row_bytes = rh_form_scale_bytes(form, tall, tensor->cols);
+	if (!tensor->groups.count || rows == 1)
+		return rh_source_read_scales(f->source, f->name, scales, tail);
+	char *stored = rh_alloc((size_t)(rows * row_bytes), 1);
+	int rc = stored ? rh_source_read_scales(f->source, f->name, stored, tail) : -ENOMEM;
+	for (int64_t r = 0; !rc && r < rows; r++)
+		memcpy(scales + r * row_bytes, stored + rh_row_in_file(&tensor->groups, r * tall, &run) / tall * row_bytes,
+		       (size_t)row_bytes);
+	rh_free(stored);
+	return rc;
+}
+
 /* A packed matrix whose scales lie apart: they are stored once all are known. */
 static int fill_with_scales(struct filling *f, struct rh_pool *pool)
 {
@@ -418,7 +472,7 @@ static int fill_with_scales(struct filling *f, struct rh_pool *pool)
 	if (rc)
 		goto out;
 	if (f->is_stored)
-		rc = rh_source_read_scales(f->source, f->name, stored, stored + tail);
+		rc = read_scales(f, stored, stored + tail);
 	else
 		rh_form_store_scales(form, rows, cols, f->scale, stored, stored + tail);
 	if (!rc)

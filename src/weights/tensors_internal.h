@@ -16,6 +16,9 @@ struct rh_state tensors_state(const struct rh_store *store, const struct rh_tens
 /* Shape in the file. Returns the rank. */
 int tensors_shape(const struct rh_tensor_place *place, const struct rh_model *model, const struct rh_store *store, int64_t shape[2]);
 
+/* How many elements from the file's element `first` on lie together here too, at most a PIECE of them; *here: where. */
+int64_t tensors_run(const struct rh_tensor *tensor, int64_t first, int64_t total, int64_t *here);
+
 /* What files hold as one matrix whose columns are those of many of ours in turn: a band of its rows at a time, in one half of `buffer`,
  * each of our matrices' part of it in the other. `pass` moves the band to or from the file. */
 struct tensors_band {

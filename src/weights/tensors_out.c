@@ -69,9 +69,9 @@ static int write_stored(struct rh_tensors_out *out, const struct rh_tensor_place
 static int write_weights(struct rh_tensors_out *out, const struct rh_tensor_place *place, int64_t total)
 {
 	int rc = 0;
-	for (int64_t first = 0; !rc && first < total; first += PIECE) {
-		int64_t count = rh_min(PIECE, total - first);
-		rc = rh_store_get(out->store, place->block, place->tensor, first, count, out->buffer);
+	for (int64_t first = 0, count, here; !rc && first < total; first += count) {
+		count = tensors_run(tensors_tensor(out->model, place), first, total, &here);
+		rc = rh_store_get(out->store, place->block, place->tensor, here, count, out->buffer);
 		if (!rc)
 			rc = write_values(out, place, out->buffer, count);
 	}

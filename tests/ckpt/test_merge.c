@@ -419,8 +419,9 @@ static void test_gguf_of_a_directory_says_what_the_model_is(void **state)
 static void test_adapter_gguf_is_the_same_from_a_directory(void **state)
 {
 	(void)state;
-	static const char *const names[] = {"gguf-llama",     "gguf-qwen2",   "gguf-gpt2",  "gguf-mistral3",   "gguf-phi3",   "gguf-gemma3",
-	                                    "gguf-qwen3-moe", "gguf-gpt-oss", "gguf-olmo3", "gguf-ministral3", "gguf-qwen3.5"};
+	static const char *const names[] = {"gguf-llama", "gguf-qwen2",      "gguf-gpt2",      "gguf-mistral3",
+	                                    "gguf-phi3",  "gguf-gemma3",     "gguf-qwen3-moe", "gguf-gpt-oss",
+	                                    "gguf-olmo3", "gguf-ministral3", "gguf-qwen3.5",   "gguf-qwen3-next"};
 	scratch_make(dir);
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
 		char model[2][128], adapter[128], path[2][128];
@@ -454,6 +455,54 @@ static void test_adapter_gguf_is_the_same_from_a_directory(void **state)
 		rh_gguf_close(file[0]);
 		rh_gguf_close(file[1]);
 	}
+	check_ok(rh_dir_remove(dir));
+}
+
+/* Of each of 2 key heads in_proj_qkvz has 16 rows of q and of k, and 32 of v and of z; there they are q, k and v of all heads, and z. */
+static int64_t row_by_key_head(int is_gate, int64_t row)
+{
+	if (is_gate)
+		return row / 32 * 96 + 64 + row % 32;
+	if (row < 64)
+		return row % 32 / 16 * 96 + row / 32 * 16 + row % 16;
+	return (row - 64) / 32 * 96 + 32 + row % 32;
+}
+
+static void test_adapter_gguf_has_two_for_a_matrix_that_is_two_there(void **state)
+{
+	(void)state;
+	enum { MOST = 1 << 12, RANK = 4, WIDTH = 32 };
+	static const char *const stored[] = {"blk.1.attn_qkv.weight", "blk.1.attn_gate.weight"};
+	static float a[MOST], b[MOST], part[MOST];
+	const char *module = "base_model.model.model.layers.1.linear_attn.in_proj_qkvz";
+	struct rh_merged own;
+	struct rh_gguf *gguf;
+	struct rh_safetensors *file;
+	char name[128];
+	scratch_make(dir);
+	check_ok(rh_safetensors_open(MODELS "gguf-qwen3-next/adapter/adapter_model.safetensors", &file));
+	for (int i = 0; i < 2; i++) {
+		snprintf(name, sizeof name, "%s.lora_%c.weight", module, "AB"[i]);
+		const struct rh_safetensor *tensor = rh_safetensors_find(file, name);
+		assert_non_null(tensor);
+		assert_true(tensor->bytes <= MOST * 4);
+		check_ok(rh_safetensors_read(file, tensor, 0, i ? b : a, tensor->bytes));
+	}
+	check_ok(rh_adapter_gguf_write(
+	        &(struct rh_adapter_gguf){MODELS "gguf-qwen3-next", MODELS "gguf-qwen3-next/adapter", in_dir("two"), RH_F32}, &own));
+	check_ok(rh_gguf_open(in_dir("two"), &gguf));
+	for (int i = 0; i < 2; i++) {
+		snprintf(name, sizeof name, "%s.lora_a", stored[i]);
+		(void)read_stored(gguf, name, part, MOST);
+		assert_memory_equal(part, a, RANK * WIDTH * sizeof *a);
+		snprintf(name, sizeof name, "%s.lora_b", stored[i]);
+		const struct rh_gguf_tensor *tensor = read_stored(gguf, name, part, MOST);
+		assert_true(tensor->shape[0] == (i ? 64 : 128) && tensor->shape[1] == RANK);
+		for (int64_t row = 0; row < tensor->shape[0]; row++)
+			assert_memory_equal(part + row * RANK, b + row_by_key_head(i, row) * RANK, RANK * sizeof *b);
+	}
+	rh_gguf_close(gguf);
+	rh_safetensors_close(file);
 	check_ok(rh_dir_remove(dir));
 }
 
@@ -510,6 +559,7 @@ int main(void)
 	        cmocka_unit_test(test_merged_model_has_the_task_of_its_adapter),
 	        cmocka_unit_test(test_adapter_gguf_adds_what_the_merge_does),
 	        cmocka_unit_test(test_adapter_gguf_is_the_same_from_a_directory),
+	        cmocka_unit_test(test_adapter_gguf_has_two_for_a_matrix_that_is_two_there),
 	        cmocka_unit_test(test_gguf_of_a_directory_says_what_the_model_is),
 	        cmocka_unit_test(test_merge_refuses_what_does_not_fit),
 	};

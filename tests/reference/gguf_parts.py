@@ -8,14 +8,15 @@ BLOCK_NAMES = {
     "mlp.down_proj": "ffn_down", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "self_attn.gate_proj": "attn_gate",
     "linear_attn.in_proj_qkv": "attn_qkv", "linear_attn.in_proj_z": "attn_gate", "linear_attn.in_proj_b": "ssm_beta",
-    "linear_attn.in_proj_a": "ssm_alpha", "linear_attn.out_proj": "ssm_out", "linear_attn.conv1d": "ssm_conv1d", "linear_attn.norm": "ssm_norm",
+    "linear_attn.in_proj_a": "ssm_alpha", "linear_attn.in_proj_ba": "ssm_ba", "linear_attn.out_proj": "ssm_out", "linear_attn.conv1d": "ssm_conv1d", "linear_attn.norm": "ssm_norm",
     "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
     "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
 }
 
 
 ARCHITECTURES = {"gemma3_text": "gemma3", "gemma4_text": "gemma4", "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss", "mistral": "mistral3", "olmo3": "olmo2",
-                 "ministral3": "mistral3", "muse_glimmer_text": "muse-glimmer", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe"}  # of others it is their model_type
+                 "ministral3": "mistral3", "muse_glimmer_text": "muse-glimmer", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe",
+                 "qwen3_next": "qwen3next"}  # of others it is their model_type
 # Where an architecture names a part otherwise than most do.
 OWN_NAMES = {
     "gemma3_text": {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
@@ -32,12 +33,13 @@ OWN_NAMES = {
                           "post_feedforward_layernorm": "post_ffw_norm"},
     "qwen3_5_text": {"post_attention_layernorm": "post_attention_norm"},
     "qwen3_5_moe_text": {"post_attention_layernorm": "post_attention_norm", "mlp.gate": "ffn_gate_inp"},
+    "qwen3_next": {"post_attention_layernorm": "post_attention_norm", "mlp.gate": "ffn_gate_inp"},
     "phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
 }
 
 
 def has_one_added(kind, name):
-    if kind.startswith("qwen3_5"):
+    if kind.startswith(("qwen3_5", "qwen3_next")):
         return name.endswith("norm.weight") and "linear_attn" not in name
     return kind == "gemma3_text" and "norm" in name or kind == "muse_glimmer_text" and "layernorm" in name
 
@@ -54,6 +56,20 @@ def tiled(config, name, value, back=False):
     value = value.swapaxes(0, axis)
     heads = value[first:].reshape(*((per_key, keys) if back else (keys, per_key)), size, *value.shape[1:])
     return np.concatenate([value[:first], heads.swapaxes(0, 1).reshape(-1, *value.shape[1:])]).swapaxes(0, axis)
+
+
+def apart(config, value):
+    """Qwen3-Next's in_proj_qkvz, each key head's q, k, v and z behind one another, as attn_qkv and attn_gate."""
+    keys, values = config.linear_num_key_heads, config.linear_num_value_heads // config.linear_num_key_heads * config.linear_value_head_dim
+    key, cols = config.linear_key_head_dim, value.shape[1]
+    q, k, v, z = (p.reshape(-1, cols) for p in np.split(value.reshape(keys, -1, cols), np.cumsum([key, key, values]), axis=1))
+    return np.concatenate([q, k, v]), z
+
+
+def together(config, qkv, z):
+    keys, wide, cols = config.linear_num_key_heads, config.linear_num_key_heads * config.linear_key_head_dim, z.shape[1]
+    parts = [*np.split(qkv, [wide, 2 * wide]), z]
+    return np.concatenate([p.reshape(keys, -1, cols) for p in parts], axis=1).reshape(-1, cols)
 
 
 def parts_of(kind, name, value):
@@ -181,9 +197,9 @@ def add_lengths(writer, config):
         writer.add_residual_scale(config.residual_multiplier)
         writer.add_logit_scale(config.logits_scaling)
     if config.model_type not in ("gemma3_text", "qwen3_moe", "gpt_oss", "phi3", "mistral", "olmo3", "ministral3", "muse_glimmer_text",
-                                 "qwen3_5_text", "qwen3_5_moe_text"):
+                                 "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"):
         return
-    if config.model_type.startswith("qwen3_5"):
+    if config.model_type.startswith(("qwen3_5", "qwen3_next")):
         writer.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
         writer.add_ssm_state_size(config.linear_key_head_dim)
         writer.add_ssm_group_count(config.linear_num_key_heads)
@@ -191,7 +207,8 @@ def add_lengths(writer, config):
         writer.add_ssm_inner_size(config.linear_value_head_dim * config.linear_num_value_heads)
         writer.add_uint32(f"{ARCHITECTURES[config.model_type]}.full_attention_interval", 4)
         writer.add_rope_dimension_count(int(config.head_dim * rope["partial_rotary_factor"]))
-        writer.add_rope_dimension_sections([1, 1, 0, 0])
+        if config.model_type != "qwen3_next":
+            writer.add_rope_dimension_sections([1, 1, 0, 0])
     if config.model_type in ("olmo3", "muse_glimmer_text"):
         writer.add_sliding_window_pattern([t == "sliding_attention" for t in config.layer_types])
     if config.model_type == "muse_glimmer_text":
@@ -212,13 +229,13 @@ def add_lengths(writer, config):
     writer.add_value_length(config.head_dim)
     if getattr(config, "sliding_window", None):
         writer.add_sliding_window(config.sliding_window)
-    if config.model_type == "qwen3_5_moe_text":
+    if config.model_type in ("qwen3_5_moe_text", "qwen3_next"):
         writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
-    if config.model_type in ("qwen3_moe", "qwen3_5_moe_text"):
+    if config.model_type in ("qwen3_moe", "qwen3_5_moe_text", "qwen3_next"):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     if config.model_type == "gpt_oss":
         writer.add_expert_feed_forward_length(config.intermediate_size)
-    if config.model_type in ("qwen3_moe", "gpt_oss", "qwen3_5_moe_text"):
+    if config.model_type in ("qwen3_moe", "gpt_oss", "qwen3_5_moe_text", "qwen3_next"):
         writer.add_expert_count(config.num_local_experts if config.model_type == "gpt_oss" else config.num_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
     if rope["rope_type"] in ("linear", "yarn"):

@@ -42,7 +42,7 @@ from models_gguf import write_gguf_model
 
 HERE = Path(__file__).resolve().parent / "models"
 BF16_MODELS = ("smollm2", "qwen3")
-LENGTHS = {"qwen3.5": (11, 1, 70), "qwen3.5-moe": (11, 1, 70)}  # more than a chunk of the gated delta rule
+LENGTHS = {"qwen3.5": (11, 1, 70), "qwen3.5-moe": (11, 1, 70), "qwen3-next": (11, 1, 70)}  # more than a chunk of the gated delta rule
 STEP_GRADIENTS = ("smollm2", "qwen3")  # a tied head and an untied one; the others keep the norm only, for the sake of size
 attention = None  # --spread: the implementation to use instead
 
@@ -350,8 +350,11 @@ def check(root, names):
 def spread(root, names):
     global attention
     attention = "sdpa"
-    from transformers.models.qwen3_5 import modeling_qwen3_5 as qwen3_5
-    qwen3_5.torch_chunk_gated_delta_rule = qwen3_5.torch_recurrent_gated_delta_rule  # the definition, token by token
+    from transformers.models.qwen3_5 import modeling_qwen3_5
+    from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe
+    from transformers.models.qwen3_next import modeling_qwen3_next
+    for of in (modeling_qwen3_5, modeling_qwen3_5_moe, modeling_qwen3_next):
+        of.torch_chunk_gated_delta_rule = of.torch_recurrent_gated_delta_rule  # the definition, token by token
     with tempfile.TemporaryDirectory() as temporary:
         make(Path(temporary), names)
         for name in names:

@@ -21,6 +21,7 @@ from transformers import Glm4MoeLiteConfig, Ministral3Config
 from transformers.models.muse_glimmer.configuration_muse_glimmer import MuseGlimmerConfig
 from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5Config, Qwen3_5TextConfig
 from transformers.models.qwen3_5_moe.configuration_qwen3_5_moe import Qwen3_5MoeConfig, Qwen3_5MoeTextConfig
+from transformers import Qwen3NextConfig
 
 COMMON = dict(bos_token_id=1, eos_token_id=2, pad_token_id=None, max_position_embeddings=128)
 
@@ -99,6 +100,14 @@ def config_qwen3_5_moe_vision():
                             vision_config=dict(depth=1, hidden_size=8, intermediate_size=12, num_heads=2, out_hidden_size=32, patch_size=4,
                                                num_position_embeddings=16),
                             image_token_id=86, video_token_id=87, vision_start_token_id=84, vision_end_token_id=85)
+
+
+def config_qwen3_next():
+    # q, k, v and z in one linear, two value heads a key head; dense layers' size is there, but no dense layer
+    return Qwen3NextConfig(vocab_size=97, num_hidden_layers=3, layer_types=["linear_attention", "full_attention", "linear_attention"],
+                           num_experts=7, num_experts_per_tok=3, moe_intermediate_size=12, shared_expert_intermediate_size=20,
+                           rope_parameters=dict(rope_type="default", rope_theta=10000000.0, partial_rotary_factor=0.25),
+                           **dict(QWEN3_5, linear_num_key_heads=3, linear_num_value_heads=6, linear_key_head_dim=8))
 
 
 GEMMA4_ROPE = dict(full_attention=dict(rope_type="proportional", rope_theta=1000000.0, partial_rotary_factor=0.25),
@@ -339,6 +348,7 @@ MODELS = {
     "muse-glimmer": (config_muse_glimmer, torch.float32, "1GB"),
     "qwen3.5-moe": (config_qwen3_5_moe, torch.float32, "1GB"),
     "qwen3.5-moe-vision": (config_qwen3_5_moe_vision, torch.float32, "1GB"),
+    "qwen3-next": (config_qwen3_next, torch.float32, "1GB"),
     "qwen3-moe": (config_qwen3_moe, torch.float32, "50KB"),
     "glm4-lite": (config_glm4_lite, torch.float32, "1GB"),
     "gpt-oss": (config_gpt_oss, torch.float32, "60KB"),
@@ -451,7 +461,13 @@ def config_gguf_qwen3_5_moe():
                                 rope_parameters=dict(rope_type="default", rope_theta=10000000.0, partial_rotary_factor=0.25))
 
 
-GGUF_MODELS = {"gguf-qwen3.5": config_gguf_qwen3_5, "gguf-qwen3.5-moe": config_gguf_qwen3_5_moe, "gguf-olmo3": config_gguf_olmo3, "gguf-ministral3": config_gguf_ministral3, "gguf-muse-glimmer": config_gguf_muse_glimmer,
+def config_gguf_qwen3_next():
+    return Qwen3NextConfig(vocab_size=288, num_hidden_layers=4, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=32,
+                           shared_expert_intermediate_size=64, **dict(QWEN3_5, num_attention_heads=2, head_dim=32, linear_key_head_dim=16, linear_value_head_dim=16),
+                           rope_parameters=dict(rope_type="default", rope_theta=10000000.0, partial_rotary_factor=0.25))
+
+
+GGUF_MODELS = {"gguf-qwen3.5": config_gguf_qwen3_5, "gguf-qwen3.5-moe": config_gguf_qwen3_5_moe, "gguf-qwen3-next": config_gguf_qwen3_next, "gguf-olmo3": config_gguf_olmo3, "gguf-ministral3": config_gguf_ministral3, "gguf-muse-glimmer": config_gguf_muse_glimmer,
                "gguf-gemma3": config_gguf_gemma3, "gguf-gemma4": config_gguf_gemma4, "gguf-qwen3-moe": config_gguf_qwen3_moe, "gguf-gpt-oss": config_gguf_gpt_oss,
                "gguf-phi3": config_gguf_phi3, "gguf-mistral3": config_gguf_mistral3, "gguf-smollm3": config_gguf_smollm3,
                "gguf-olmo2": config_gguf_olmo2, "gguf-granite": config_gguf_granite, "gguf-llama": config_gguf_llama,
@@ -494,6 +510,10 @@ ADAPTERS_OF = {
     "qwen3.5-moe": {"adapter-rs": dict(r=4, lora_alpha=8, target_modules=["q_proj", "down_proj", "shared_expert_gate"], use_rslora=True,
                                        target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
                                        rank_pattern={"mlp.experts.gate_up_proj": 3}, alpha_pattern={"shared_expert_gate": 12})},
+    # both fused linears, of ranks of their own
+    "qwen3-next": {"adapter-rs": dict(r=4, lora_alpha=8, target_modules=["in_proj_qkvz", "in_proj_ba", "q_proj"], use_rslora=True,
+                                      target_parameters=["mlp.experts.gate_up_proj"], rank_pattern={"in_proj_qkvz": 2},
+                                      alpha_pattern={"layers.0.linear_attn.in_proj_qkvz": 6, "in_proj_ba": 12})},
     "qwen3.5-moe-vision": {"adapter": dict(r=4, lora_alpha=8, target_modules=QWEN3_5_MOE_TEXT),
                            "adapter-rs": dict(r=3, lora_alpha=8, target_modules=[], use_rslora=True,
                                               target_parameters=["mlp.experts.down_proj", "mlp.gate.weight"])},
@@ -508,6 +528,7 @@ ADAPTERS_OF = {
     "bert-mlm": BERT_ADAPTERS,
     "bert-cls": BERT_ADAPTERS,
     "gguf-qwen3-moe": {"adapter": dict(r=4, lora_alpha=8, target_modules=["k_proj", "q_proj"])},
+    "gguf-qwen3-next": {"adapter": dict(r=4, lora_alpha=8, target_modules=["in_proj_ba", "in_proj_qkvz", "out_proj", "q_proj", "shared_expert_gate"])},
     "gpt2": {"adapter": dict(r=4, lora_alpha=8, target_modules="all-linear", fan_in_fan_out=True),
              "adapter-rs": dict(r=4, lora_alpha=8, target_modules=["c_attn", "mlp.c_proj"], use_rslora=True, fan_in_fan_out=True,
                                 rank_pattern={"c_attn": 2, "h.1.mlp.c_proj": 6}, alpha_pattern={"h.0.attn.c_attn": 6, "c_proj": 12})},
@@ -583,7 +604,7 @@ def random_weights(model, rng):
     for name, parameter in model.named_parameters():
         shape = tuple(parameter.shape)
         if is_norm(name):
-            less_one = (text.model_type == "gemma3_text" or text.model_type.startswith("qwen3_5") and "linear_attn.norm" not in name
+            less_one = (text.model_type == "gemma3_text" or text.model_type.startswith(("qwen3_5", "qwen3_next")) and "linear_attn.norm" not in name
                         or text.model_type == "muse_glimmer_text" and "layernorm" in name)
             value = rng.uniform(0.6, 1.4, shape) - (less_one or name.endswith("bias"))
         elif name.endswith("A_log"):
@@ -656,7 +677,15 @@ def write_model(name, directory):
     model.to(dtype).save_pretrained(directory, max_shard_size=shard)
     if name == "qwen3.5-moe-vision":
         stack_experts(directory / "model.safetensors")
+    if name == "qwen3-next":
+        add_prediction(directory / "model.safetensors")
     write_config(directory)
+
+
+def add_prediction(path):
+    """Tensors of multi-token prediction, which transformers does not read."""
+    value = torch.arange(24, dtype=torch.float32).reshape(3, 8)
+    save_file(load_file(path) | {"mtp.fc.weight": value.bfloat16(), "mtp.norm.weight": value[0]}, path, metadata={"format": "pt"})
 
 
 def stack_experts(path):

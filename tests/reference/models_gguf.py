@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from gguf import GGMLQuantizationType as T
 
-from gguf_parts import ARCHITECTURES, add_lengths, joined, parts_of, permute, rope_factors, tiled, unpermute, write_and_close
+from gguf_parts import ARCHITECTURES, add_lengths, apart, joined, parts_of, permute, rope_factors, tiled, together, unpermute, write_and_close
 from models_build import GGUF_MODELS, auto_class, generator, is_conv1d, is_text, random_weights, write_config
 
 # A different mix in each layer; vectors are always F32
@@ -79,11 +79,23 @@ def kind_of(config, target, value):
     if config.model_type == "gpt_oss" and "_exps" in target:
         return T.MXFP4
     types = GPT2_TYPES if config.model_type == "gpt2" else TYPES
+    if any(fused in target for fused in ("0.ssm_in", "1.attn_qkv", "1.attn_gate")) and config.model_type == "qwen3_next":
+        return T.Q8_0
     if config.model_type in ("llama", "qwen2", "gpt2"):
         return types[target.rsplit(".", 1)[0]]
     if "gate_inp" in target:
         return T.F32
     return (T.Q8_0, T.F16, T.BF16, T.Q4_0)[sum(map(ord, target)) % 4]
+
+
+def fused_parts(config, name, value):
+    """Of Qwen3-Next's in_proj_qkvz; None of others. In the lowest layer whole, as the converter's first version had it."""
+    if "in_proj_qkvz" not in name:
+        return None
+    layer = name.split(".")[2]
+    if layer == "0":
+        return [(f"blk.{layer}.ssm_in.weight", value)]
+    return list(zip((f"blk.{layer}.attn_qkv.weight", f"blk.{layer}.attn_gate.weight"), apart(config, value)))
 
 
 def quantised(value, kind):
@@ -118,20 +130,21 @@ def write_gguf_model(name, directory):
         heads = heads_permuted(config, key)
         if heads:
             value = permute(value, heads)
-        if "linear_attn" in key:
+        is_tiled = "linear_attn" in key and config.model_type != "qwen3_next"
+        if is_tiled:
             value = tiled(config, key, value)
         if is_conv1d(model, key):
             value = value.T
         plain = []
-        for target, part in parts_of(config.model_type, key, value):
+        for target, part in fused_parts(config, key, value) or parts_of(config.model_type, key, value):
             kind = kind_of(config, target, part)
             stored = quantised(np.ascontiguousarray(part), kind)
             writer.add_tensor(target, stored, raw_dtype=kind)
             plain.append(gguf.quants.dequantize(stored, kind).astype(np.float32))
-        plain = joined(config.model_type, key, plain)
+        plain = together(config, *plain) if len(plain) == 2 and "in_proj_qkvz" in key else joined(config.model_type, key, plain)
         if heads:
             plain = unpermute(plain, heads)
-        if "linear_attn" in key:
+        if is_tiled:
             plain = tiled(config, key, plain, back=True)
         if is_conv1d(model, key):
             plain = plain.T

@@ -5,10 +5,11 @@
 
 <name>/             a tiny Llama: bnb-nf4, bnb-nf4-nested, bnb-fp4, bnb-fp4-nested, bnb-int8 (bitsandbytes' CPU code), fp8-blocks with ragged
                     edges and fp8 per tensor (its form as transformers' finegrained fp8 has it), fp8-blocks-e8m0 (scales are powers of two),
-                    nvfp4-compressed (compressed-tensors' own code), nvfp4-modelopt (ModelOpt's); and moe-fp8, a tiny Qwen3-MoE in
-                    fp8 blocks, its experts one by one
+                    nvfp4-compressed (compressed-tensors' own code), nvfp4-modelopt (ModelOpt's); moe-fp8, a tiny Qwen3-MoE in
+                    fp8 blocks, its experts one by one; and next-fp8, a tiny Qwen3-Next, whose in_proj_qkvz has whole blocks for each key
+                    head's q, k, v and z, and whose in_proj_ba has not
 <name>.safetensors  the same model's weights, dequantised to fp32 by the code that packed them; of fp8 by the product that transformers'
-                    Fp8Dequantize takes
+                    Fp8Dequantize takes. next-fp8 has none: its test reads it both ways
 """
 
 import filecmp
@@ -26,7 +27,8 @@ from compressed_tensors.quantization.lifecycle.forward import dequantize
 from compressed_tensors.quantization.quant_scheme import NVFP4
 from modelopt.torch.quantization.qtensor.nvfp4_tensor import NVFP4QTensor
 from safetensors.torch import save_file
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import (LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM, Qwen3NextConfig,
+                          Qwen3NextForCausalLM)
 
 HERE = pathlib.Path(__file__).parent / "packed"
 UNIT = 7.874015718698502e-3
@@ -92,7 +94,7 @@ MAKERS = {
 
 
 def quantization(name):
-    if name.startswith(("fp8", "moe-fp8")):
+    if name.startswith(("fp8", "moe-fp8", "next-fp8")):
         return {"quant_method": "fp8", "weight_block_size": None if name == "fp8" else [128, 128]}
     if name == "nvfp4-compressed":
         return {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized", "quantization_status": "compressed", "ignore": ["lm_head"]}
@@ -107,7 +109,8 @@ def write(out, name, config, architecture, stored, values):
     save_file({key: value.contiguous() for key, value in stored.items()}, directory / "model.safetensors", metadata={"format": "pt"})
     said = config.to_dict() | {"architectures": [architecture], "quantization_config": quantization(name)}
     (directory / "config.json").write_text(json.dumps(said, indent=1, sort_keys=True) + "\n")
-    save_file({key: value.contiguous() for key, value in values.items()}, out / f"{name}.safetensors")
+    if values:
+        save_file({key: value.contiguous() for key, value in values.items()}, out / f"{name}.safetensors")
 
 
 def in_files(key, value):
@@ -126,19 +129,39 @@ def make_moe(out):
                             norm_topk_prob=True, tie_word_embeddings=False, max_position_embeddings=64, bos_token_id=1, eos_token_id=2)
     stored, values = {}, {}
     for key, value in Qwen3MoeForCausalLM(config).state_dict().items():
-        value = value.detach().clone() * (10 if ".mlp." in key else 1)
-        for name, part in in_files(key, value).items():
-            if part.ndim == 2 and not name.endswith(("embed_tokens.weight", "lm_head.weight", "mlp.gate.weight")):
-                beside, values[name] = fp8(name, part, 128)
-                stored |= beside
-            else:
-                stored[name] = values[name] = part
+        in_blocks(key, value.detach().clone() * (10 if ".mlp." in key else 1), stored, values)
     write(out, "moe-fp8", config, "Qwen3MoeForCausalLM", stored, values)
+
+
+def in_blocks(key, value, stored, values):
+    for name, part in in_files(key, value).items():
+        if part.ndim == 2 and not name.endswith(("embed_tokens.weight", "lm_head.weight", "mlp.gate.weight", "shared_expert_gate.weight")):
+            beside, values[name] = fp8(name, part, 128)
+            stored |= beside
+        else:
+            stored[name] = values[name] = part
+
+
+def make_next(out):
+    torch.manual_seed(5)
+    config = Qwen3NextConfig(vocab_size=40, hidden_size=136, intermediate_size=32, moe_intermediate_size=24, shared_expert_intermediate_size=16,
+                             num_hidden_layers=2, layer_types=["linear_attention", "full_attention"], num_attention_heads=2,
+                             num_key_value_heads=1, head_dim=16, num_experts=3, num_experts_per_tok=2, linear_num_key_heads=2,
+                             linear_num_value_heads=4, linear_key_head_dim=128, linear_value_head_dim=64, rms_norm_eps=1e-3,
+                             max_position_embeddings=64, bos_token_id=1, eos_token_id=2)
+    stored, values = {}, {}
+    for key, value in Qwen3NextForCausalLM(config).state_dict().items():
+        value = value.detach().clone()
+        if key.endswith("in_proj_qkvz.weight"):  # a scale of its own for each block
+            value *= torch.arange(1, len(value) // 128 + 1).repeat_interleave(128)[:, None]
+        in_blocks(key, value, stored, values)
+    write(out, "next-fp8", config, "Qwen3NextForCausalLM", stored, None)
 
 
 def make(out):
     out.mkdir(exist_ok=True)
     make_moe(out)
+    make_next(out)
     for name, maker in MAKERS.items():
         torch.manual_seed(3)
         config = LlamaConfig(vocab_size=40, hidden_size=64, intermediate_size=192, num_hidden_layers=1, num_attention_heads=4,

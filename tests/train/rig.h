@@ -273,6 +273,10 @@ static inline int64_t rig_element(const struct rh_tensor *tensor, int64_t i)
 		int64_t n = tensor->interleaved, wide = tensor->cols * n, row = i / wide, column = i % wide;
 		return (column % n * (tensor->rows / n) + row) * tensor->cols + column / n;
 	}
+	if (tensor->groups.count) {
+		int64_t width = tensor->rank == 1 ? 1 : tensor->cols, run;
+		return rh_row_of_file(&tensor->groups, i / width, &run) * width + i % width;
+	}
 	if (!tensor->transposed)
 		return i;
 	int64_t of_one = tensor->rows / tensor->transposed, size = of_one * tensor->cols;

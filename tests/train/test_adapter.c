@@ -207,6 +207,8 @@ static void test_saved_adapters_are_what_was_loaded(void **state)
 	                                       {"qwen3.5-moe", "adapter"},
 	                                       {"qwen3.5-moe", "adapter-rs"},
 	                                       {"qwen3.5-moe-vision", "adapter-rs"},
+	                                       {"qwen3-next", "adapter"},
+	                                       {"qwen3-next", "adapter-rs"},
 	                                       {"gemma4", "adapter"},
 	                                       {"gemma4-vision", "adapter"},
 	                                       {"muse-glimmer", "adapter"},

@@ -25,6 +25,8 @@ static void test_rows_in_chunks_are_whole_rows_but_for_rounding(void **state)
 	                                   {.model = "qwen3.5-moe"},
 	                                   {.model = "glm4-lite"},
 	                                   {.model = "glm4-lite", .adapter = "adapter-rs"},
+	                                   {.model = "qwen3-next"},
+	                                   {.model = "qwen3-next", .adapter = "adapter", .dropout = 0.1},
 	                                   {.model = "qwen3.5", .adapter = "adapter", .dropout = 0.1},
 	                                   {.model = "smollm2", .adapter = "adapter", .dropout = 0.1},
 	                                   {.model = "qwen3", .adapter = "adapter-rs", .dropout = 0.25, .noise = 5}};
@@ -98,6 +100,7 @@ static void test_chunks_that_keep_activations_give_the_same_bits(void **state)
 	                                   {.model = "qwen3", .adapter = "adapter-rs", .dropout = 0.25},
 	                                   {.model = "qwen3.5"},
 	                                   {.model = "glm4-lite", .adapter = "adapter", .dtype = RH_BF16},
+	                                   {.model = "qwen3-next", .dtype = RH_BF16},
 	                                   {.model = "qwen3.5-moe", .adapter = "adapter-rs", .dropout = 0.25}};
 	for (size_t i = 0; i < sizeof what / sizeof *what; i++)
 		check_fates(&what[i]);
@@ -112,6 +115,8 @@ static void test_chunks_are_the_same_everywhere(void **state)
 	                                   {.model = "qwen3", .adapter = "adapter-rs", .dropout = 0.25, .noise = 5},
 	                                   {.model = "qwen3.5"},
 	                                   {.model = "glm4-lite"},
+	                                   {.model = "qwen3-next"},
+	                                   {.model = "qwen3-next", .adapter = "adapter-rs", .dtype = RH_BF16, .dropout = 0.25},
 	                                   {.model = "qwen3.5-moe", .adapter = "adapter-rs", .dtype = RH_BF16, .dropout = 0.25}};
 	for (size_t i = 0; i < sizeof what / sizeof *what; i++)
 		check_everywhere(&what[i], CHUNK);

@@ -134,6 +134,8 @@ static void test_packed_bases_train_as_plain_ones(void **state)
 	             {"tests/reference/models/gguf-qwen2/model.gguf", RH_FORM_Q8_0},
 	             {"tests/reference/models/gguf-phi3/model.gguf", RH_FORM_Q8_0},
 	             {"tests/reference/models/gguf-qwen3-moe/model.gguf", RH_FORM_Q8_0},
+	             {"tests/reference/models/gguf-qwen3-next/model.gguf", RH_FORM_Q8_0}, /* q, k, v and z in two tensors, or by key head */
+	             {"tests/reference/packed/next-fp8", RH_FORM_FP8_BLOCKS},
 	             {"tests/reference/ckpt/gpt-oss", RH_FORM_MXFP4},
 	             {"tests/reference/packed/bnb-nf4", RH_FORM_NF4},
 	             {"tests/reference/packed/bnb-nf4-nested", RH_FORM_NF4_NESTED},
@@ -338,6 +340,35 @@ static void test_matrices_of_another_mixer_are_made_packed(void **state)
 	free(made.adapter);
 }
 
+/* Rows that files have by key head: as long as no block of scales has rows of two parts. */
+static void test_matrices_by_key_head_stay_packed_where_they_can(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *file, *tensor;
+		enum rh_form form;
+	} cases[] = {{"tests/reference/packed/next-fp8", "model.layers.0.linear_attn.in_proj_qkvz.weight", RH_FORM_FP8_BLOCKS},
+	             {"tests/reference/packed/next-fp8", "model.layers.0.linear_attn.in_proj_ba.weight", RH_FORM_PLAIN},
+	             {"tests/reference/models/gguf-qwen3-next/model.gguf", "model.layers.0.linear_attn.in_proj_qkvz.weight", RH_FORM_Q8_0},
+	             {"tests/reference/models/gguf-qwen3-next/model.gguf", "model.layers.1.linear_attn.in_proj_qkvz.weight", RH_FORM_Q8_0}};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct packed_case is = {.file = cases[i].file, .device = "cpu:1", .dtype = RH_F32};
+		struct rig rig;
+		struct rig_input in;
+		int found = 0;
+		assert_int_equal(packed_open(&rig, &is, &in), 0);
+		const struct rh_model *model = rig.session.model;
+		for (int b = 0; b < model->blocks; b++)
+			for (int t = 0; t < model->block[b].tensors; t++)
+				if (!strcmp(model->block[b].tensor[t].name, cases[i].tensor)) {
+					assert_int_equal(model->block[b].tensor[t].form, cases[i].form);
+					found++;
+				}
+		assert_int_equal(found, 1);
+		rig_close(&rig);
+	}
+}
+
 /* A scale that is no number: one line that names the tensor. */
 static void test_a_scale_that_is_no_number_is_refused(void **state)
 {
@@ -373,6 +404,7 @@ int main(void)
 	                                   cmocka_unit_test(test_matrices_of_another_mixer_are_made_packed),
 	                                   cmocka_unit_test(test_a_base_is_stored_as_8_bit_products_would_quantise_it),
 	                                   cmocka_unit_test(test_a_base_in_8_bits_trains_as_one_that_products_quantise),
+	                                   cmocka_unit_test(test_matrices_by_key_head_stay_packed_where_they_can),
 	                                   cmocka_unit_test(test_a_scale_that_is_no_number_is_refused)};
 	return cmocka_run_group_tests(tests, make_files, remove_files);
 }

@@ -21,6 +21,7 @@
 	ROW(muse_glimmer)                                                                                                                  \
 	ROW(qwen3_5)                                                                                                                       \
 	ROW(qwen3_5_moe)                                                                                                                   \
+	ROW(qwen3_next)                                                                                                                    \
 	ROW(qwen3_moe)                                                                                                                     \
 	ROW(glm4_moe_lite)                                                                                                                 \
 	ROW(gpt_oss)                                                                                                                       \

@@ -36,4 +36,4 @@ const struct rh_family family_glm4_moe_lite = {
         .own_key = {"n_routed_experts"},
         .mixer = RH_MIXER_LATENT_ATTENTION,
         .attention = {.bias = RH_BIAS_AS_SAID},
-        .moe = {.softmax = RH_ROUTER_OVER_ALL, .is_shared = 1, .is_sigmoid = 1, .routed_factor = 1.8}};
+        .moe = {.softmax = RH_ROUTER_OVER_ALL, .is_shared = 1, .norms = 1, .is_sigmoid = 1, .routed_factor = 1.8}};
