@@ -4,6 +4,9 @@
  * Gated attention has O(sigmoid(G x) * attention(...)), and norms. Of each head Q and G are rows of one matrix, one behind the other. There
  * the rows QKV, QK and NORM_QK of the activation table are planes, one behind the other: first what is of queries (with gates), as a row
  * for each token and head, then what is of keys (and values), as a row for each token.
+ * Attention may borrow keys and values that a layer below lends: they lie beside its input (struct rh_side), ready to be read, and it adds
+ * their gradients to those beside the gradient. It has queries alone of its own; its row QK has a copy of what it borrows.
+ *
  * Side-gated attention is the same function, where Q and G are linears of their own: its rows are those of attention, and GATE is what G
  * makes. */
 #include "model/attention.h"
@@ -31,10 +34,15 @@ static int has_gates(const struct rh_traits *traits)
 	return is_gated(traits) || is_side_gated(traits);
 }
 
+static int borrows(const struct rh_traits *traits)
+{
+	return traits->keys == RH_KEYS_BORROWED;
+}
+
 static void size(const struct rh_model_config *config, struct rh_layer *layer)
 {
 	const struct rh_traits *traits = &layer->traits;
-	int64_t q = traits->heads * traits->head_dim, kv = traits->kv_heads * traits->head_dim;
+	int64_t q = traits->heads * traits->head_dim, kv = borrows(traits) ? 0 : traits->kv_heads * traits->head_dim;
 	int64_t values = traits->values_are_keys ? 0 : kv;
 	layout_size(config, layer, RH_PROJ_Q, layer->width, is_gated(traits) ? 2 * q : q, 0);
 	layout_size(config, layer, RH_PROJ_K, layer->width, kv, !is_gated(traits));
@@ -76,7 +84,8 @@ static void place(const struct rh_model_config *config, struct rh_layer *layer, 
 		if (!traits->qk_norm || traits->qk_norm_is_plain)
 			return;
 		own[Q_NORM] = layout_place_norm(at, "self_attn.q_norm", traits->norm, norm_length(traits, traits->heads));
-		own[K_NORM] = layout_place_norm(at, "self_attn.k_norm", traits->norm, norm_length(traits, traits->kv_heads));
+		if (!borrows(traits))
+			own[K_NORM] = layout_place_norm(at, "self_attn.k_norm", traits->norm, norm_length(traits, traits->kv_heads));
 		break;
 	case HALF_WEIGHTS:
 		layout_weights(config, layer, at, RH_PROJ_MIXER, RH_PROJ_MLP - RH_PROJ_MIXER);
@@ -172,7 +181,10 @@ static struct attention_parts split_qkv(const struct rh_traits *traits, struct r
 		struct rh_view both = kv_plane(traits, qkv);
 		return (struct attention_parts){gated_part(traits, qkv, 0), rh_view_cols(both, 0, kv), rh_view_cols(both, kv, kv)};
 	}
-	struct attention_parts parts = {rh_view_cols(qkv, 0, q), rh_view_cols(qkv, q, kv), {0}};
+	struct attention_parts parts = {.q = rh_view_cols(qkv, 0, q)};
+	if (borrows(traits))
+		return parts;
+	parts.k = rh_view_cols(qkv, q, kv);
 	parts.v = traits->values_are_keys ? parts.k : rh_view_cols(qkv, q + kv, kv);
 	return parts;
 }
@@ -186,12 +198,21 @@ static struct attention_parts attended(const struct rh_traits *traits, const str
 		parts.q = plane(view[QK], 0, rows, q);
 		parts.k = plane(view[QK], rows * q, rows, parts.k.cols);
 	} else if (traits->qk_norm) {
-		parts.q = rh_view_cols(view[QK], 0, parts.q.cols);
-		parts.k = rh_view_cols(view[QK], parts.q.cols, parts.k.cols);
+		int64_t q = parts.q.cols, kv = traits->kv_heads * traits->head_dim;
+		parts.q = rh_view_cols(view[QK], 0, q);
+		parts.k = rh_view_cols(view[QK], q, kv);
 		if (traits->norms_values)
-			parts.v = rh_view_cols(view[QK], parts.q.cols + parts.k.cols, parts.k.cols);
+			parts.v = rh_view_cols(view[QK], q + kv, kv);
 	}
 	return parts;
+}
+
+/* Where they lie apart from the norms' inputs: all that others may borrow. */
+static struct rh_view keys_and_values(const struct rh_traits *traits, const struct rh_view *view)
+{
+	int64_t q = traits->heads * traits->head_dim;
+	RH_ASSERT(traits->norms_values && !is_gated(traits));
+	return rh_view_cols(view[QK], q, view[QK].cols - q);
 }
 
 /* Query and key heads, which lie side by side. */
@@ -333,6 +354,7 @@ static struct emit_norm norm_qk(const struct rh_layer *layer)
 	const struct rh_traits *traits = &layer->traits;
 	int64_t groups = norm_groups(traits, traits->heads) + norm_groups(traits, traits->kv_heads);
 	groups += traits->norms_values ? traits->kv_heads : 0;
+	groups = borrows(traits) ? norm_groups(traits, traits->heads) : groups;
 	return (struct emit_norm){layer, layer->own[RH_MIXER][Q_NORM], groups, traits->head_dim, 0};
 }
 
@@ -388,6 +410,12 @@ static void rotate(struct rh_emit *emit, const struct rh_layer *layer, const str
 		return;
 	}
 	struct attention_parts raw = split_qkv(traits, view[QKV]), in = attended(traits, view);
+	if (borrows(traits)) {
+		emit_norm(emit, norm_q(layer), raw.q, in.q, stats_q(traits, view));
+		rope(emit, traits, traits->query_rope, in.q, 0);
+		emit_cast(emit, emit_lane(emit, emit->side, traits->lane), keys_and_values(traits, view));
+		return;
+	}
 	if (is_gated(traits)) {
 		emit_norm(emit, norm_q(layer), raw.q, by_head(traits, in.q), stats_q(traits, view));
 		emit_norm(emit, norm_k(layer), raw.k, in.k, stats_k(traits, view));
@@ -464,6 +492,30 @@ static void gated_qkv_backward(struct rh_emit *emit, int index, const struct rh_
 	rh_arena_reset(emit->arena, mark);
 }
 
+/* The same where there are queries alone: the gradients of what is borrowed are added to those of other borrowers. */
+static void q_backward(struct rh_emit *emit, int index, const struct rh_view *view, struct rh_view d_o, struct rh_view dq)
+{
+	const struct rh_layer *layer = &emit->model->layer[index];
+	const struct rh_traits *traits = &layer->traits;
+	int64_t mark = emit->arena->used, kv = traits->kv_heads * traits->head_dim;
+	struct rh_view dkv = emit_act(emit, d_o.rows, 2 * kv), sum = emit_lane(emit, emit->d_side, traits->lane);
+	attention_backward(emit, index, made_of(view), d_o, attended(traits, view),
+	                   (struct attention_parts){dq, rh_view_cols(dkv, 0, kv), rh_view_cols(dkv, kv, kv)});
+	emit_add(emit, sum, dkv, sum);
+	rope(emit, traits, traits->query_rope, dq, 1);
+	emit_norm_backward(emit, norm_q(layer),
+	                   &(struct emit_norm_gradient){.x = view[QKV], .stats = stats_q(traits, view), .dy = dq, .dx = dq});
+	rh_arena_reset(emit->arena, mark);
+}
+
+/* What is lent has the gradients of who borrowed it, too. */
+static void add_borrowers(struct rh_emit *emit, const struct rh_traits *traits, struct attention_parts d)
+{
+	struct rh_view sum = emit_lane(emit, emit->d_side, traits->lane);
+	emit_add(emit, d.k, rh_view_cols(sum, 0, d.k.cols), d.k);
+	emit_add(emit, d.v, rh_view_cols(sum, d.k.cols, d.v.cols), d.v);
+}
+
 /* dqkv (T, q+2kv), before rope and before the norms of heads. */
 static void qkv_backward(struct rh_emit *emit, int index, const struct rh_view *view, struct rh_view d_o, struct rh_view dqkv)
 {
@@ -475,6 +527,8 @@ static void qkv_backward(struct rh_emit *emit, int index, const struct rh_view *
 	if (traits->values_are_keys)
 		d.v = emit_act(emit, d.k.rows, d.k.cols);
 	attention_backward(emit, index, made_of(view), d_o, attended(traits, view), d);
+	if (traits->keys == RH_KEYS_LENT)
+		add_borrowers(emit, traits, d);
 	struct rh_view dqk = query_key(traits, dqkv);
 	if (fuses_norm_and_rope(traits)) {
 		struct rh_op op = {.kind = RH_OP_QK_ROPE_BACKWARD};
@@ -507,7 +561,7 @@ static void declare(const struct rh_emit *emit, int index, struct emit_table *ta
 	const struct rh_layer *layer = &emit->model->layer[index];
 	const struct rh_traits *traits = &layer->traits;
 	int64_t tokens = emit->shape.tokens, q = traits->heads * traits->head_dim, kv = traits->kv_heads * traits->head_dim;
-	int64_t wide = q + (traits->values_are_keys ? 1 : 2) * kv + (is_gated(traits) ? q : 0);
+	int64_t own = borrows(traits) ? 0 : traits->values_are_keys ? 1 : 2, wide = q + own * kv + (is_gated(traits) ? q : 0);
 	int64_t normed = q + kv + (traits->norms_values ? kv : 0);
 	enum rh_dtype act = emit->model->dtype;
 	enum rh_maker mixer = RH_MAKER_MIXER;
@@ -591,6 +645,12 @@ static void *forward(struct rh_emit *emit, int index, struct rh_view x, struct r
 	return emit_linear_apart(emit, o_of(index), gate(emit, index, s->view), residual, y, s);
 }
 
+static void lend(struct rh_emit *emit, int index, const struct rh_activations *s)
+{
+	const struct rh_traits *traits = &emit->model->layer[index].traits;
+	emit_cast(emit, keys_and_values(traits, s->view), emit_lane(emit, emit->side, traits->lane));
+}
+
 void attention_carry(struct rh_emit *emit, int index, struct attention_parts in)
 {
 	int64_t rows = in.k.rows;
@@ -624,7 +684,10 @@ static void backward(struct rh_emit *emit, int index, struct rh_activations *s, 
 		emit_linear_more_dx(emit, kv_of(index), kv_plane(traits, dqkv), dx, s);
 		return;
 	}
-	qkv_backward(emit, index, s->view, d_o, dqkv);
+	if (borrows(traits))
+		q_backward(emit, index, s->view, d_o, dqkv);
+	else
+		qkv_backward(emit, index, s->view, d_o, dqkv);
 	rh_arena_reset(emit->arena, mark);
 	emit_linear_dx(emit, qkv_of(index), dqkv, dx, s);
 	if (is_side_gated(traits))
@@ -664,7 +727,7 @@ static void weights(struct rh_emit *emit, int index, struct rh_activations *s)
 	{                                                                                                                                  \
 		.size = size, .place = place, .carries = attention_carries,                                                                \
 		.to_carry = RH_ROW_SET(QKV) | RH_ROW_RUN(RH_ROW_LOW + RH_PROJ_Q, 3) | RH_ROW_SET(QK) | RH_ROW_SET(NORM_QK),                \
-		.carry = carry, .of_input = RH_ROW_SET(QKV) | RH_ROW_RUN(RH_ROW_LOW + RH_PROJ_Q, 3) | (more), .of_output = of_what,        \
+		.carry = carry, .lend = lend, .of_input = RH_ROW_SET(QKV) | RH_ROW_RUN(RH_ROW_LOW + RH_PROJ_Q, 3) | (more), .of_output = of_what,        \
 		.declare = declare, .learns = learns, .forward = forward, .backward = backward, .gradients = gradients, .weights = weights \
 	}
 const struct rh_half half_attention = ATTENTION(0, RH_ROW_SET(OUT));

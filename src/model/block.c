@@ -228,6 +228,13 @@ void emit_block(struct rh_emit *emit, int index, struct rh_view x, struct rh_vie
 	rh_arena_reset(emit->arena, outer);
 }
 
+void emit_block_lend(struct rh_emit *emit, int index, const struct rh_activations *s)
+{
+	const struct rh_layer *layer = &emit->model->layer[index];
+	if (layer->traits.keys == RH_KEYS_LENT)
+		half_of(layer, RH_MIXER)->lend(emit, index, s);
+}
+
 void emit_block_carry(struct rh_emit *emit, int index, struct rh_view x, struct rh_activations *s)
 {
 	const struct rh_half *mixer = half_of(&emit->model->layer[index], RH_MIXER);

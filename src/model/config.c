@@ -466,8 +466,11 @@ int rh_model_config_check(const struct rh_model_config *config, const char *wher
 	for (int64_t i = 0; i < config->eos_token_ids; i++)
 		if (config->eos_token_id[i] < 0 || config->eos_token_id[i] > INT32_MAX)
 			return rh_fail(-EINVAL, "%s: eos_token_id %lld makes no sense", where, (long long)config->eos_token_id[i]);
+	int rc = config_check_lenders(config, where);
+	if (rc)
+		return rc;
 	for (int i = 0; i < RH_ROPES; i++) {
-		int rc = config_check_rope(config, i, where);
+		rc = config_check_rope(config, i, where);
 		if (rc)
 			return rc;
 	}

@@ -66,6 +66,8 @@ struct rh_model_config {
 	double logits_cap;                    /* logits become cap tanh(logit / cap); 0: they do not */
 	int64_t full_head_dim, full_kv_heads; /* of layers without a window, where they have others; 0: they do not */
 	int values_are_keys;                  /* in those layers */
+	int64_t kv_shared_layers;             /* the uppermost, which attend to the keys and values of layers below them */
+	int doubles_borrowers;                /* the MLP of each of these is twice as wide */
 	int64_t window;                       /* most keys that a query of a windowed layer sees */
 	struct rh_delta_config delta;
 	struct rh_latent_config latent;

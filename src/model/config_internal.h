@@ -29,6 +29,9 @@ int config_parse_kinds(const json_t *json, const char *where, struct rh_model_co
 int config_parse_latent(const json_t *json, const char *where, struct rh_model_config *out) RH_MUST;
 int config_parse_sigmoids(const json_t *json, const char *where, struct rh_model_config *out) RH_MUST;
 
+/* Of a model whose uppermost layers borrow keys and values: that one below lends to each. */
+int config_check_lenders(const struct rh_model_config *config, const char *where) RH_MUST;
+
 /* For a family with multipliers: those. For one whose models may have other layers: that this one has none. */
 int config_parse_scales(const json_t *json, const char *where, struct rh_model_config *out) RH_MUST;
 int config_parse_hybrid(const json_t *json, const char *where, struct rh_model_config *out) RH_MUST;

@@ -224,8 +224,9 @@ static int refuse_parts(const json_t *json, const char *where)
 	static const struct {
 		const char *key, *what;
 		int64_t silent;
-	} parts[] = {{"hidden_size_per_layer_input", "per-layer embeddings (E2B, E4B)", 256},
-	             {"num_kv_shared_layers", "layers that reuse the keys and values of others (E2B, E4B)", 0}};
+	} parts[] = {
+	        {"hidden_size_per_layer_input", "per-layer embeddings (E2B, E4B)", 256},
+	};
 	const char *both = NULL;
 	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
 		int64_t value = parts[i].silent;
@@ -265,6 +266,30 @@ static int parse_beside(const json_t *json, const char *where, struct rh_model_c
 	return rc;
 }
 
+/* The uppermost layers that borrow keys and values. */
+static int parse_borrowers(const json_t *json, const char *where, struct rh_model_config *out)
+{
+	int rc = rh_json_int(json, "num_kv_shared_layers", where, RH_JSON_OPTIONAL, &out->kv_shared_layers);
+	if (!rc && (out->kv_shared_layers < 0 || out->kv_shared_layers >= out->num_hidden_layers))
+		rc = rh_fail(-EINVAL, "%s: num_kv_shared_layers is %lld; it must be 0 or more, and less than the %lld layers", where,
+		             (long long)out->kv_shared_layers, (long long)out->num_hidden_layers);
+	return rc ? rc : rh_json_bool(json, "use_double_wide_mlp", where, RH_JSON_OPTIONAL, &out->doubles_borrowers);
+}
+
+int config_check_lenders(const struct rh_model_config *config, const char *where)
+{
+	int64_t first = config->num_hidden_layers - config->kv_shared_layers;
+	int lends[2] = {0, 0};
+	for (int64_t i = 0; config->kv_shared_layers && i < config->num_hidden_layers; i++) {
+		int kind = config->layer[i].windowed != 0;
+		lends[kind] |= i < first;
+		if (!lends[kind])
+			return rh_fail(-EINVAL, "%s: layer %lld is to reuse the keys of a layer with%s a window, but layers 0 to %lld are none",
+			               where, (long long)i, kind ? "" : "out", (long long)first - 1);
+	}
+	return 0;
+}
+
 /* As transformers 5.23 writes these sizes: an object for each layer without a window, by its number. *found: one is there. */
 static int parse_overrides(const json_t *json, const char *where, struct rh_model_config *out, int *found)
 {
@@ -299,6 +324,8 @@ int config_parse_kinds(const json_t *json, const char *where, struct rh_model_co
 	if (!out->family->attention.splits_kinds)
 		return 0;
 	int found = 0, rc = refuse_parts(json, where);
+	if (!rc)
+		rc = parse_borrowers(json, where, out);
 	if (!rc)
 		rc = parse_beside(json, where, out);
 	if (!rc)
@@ -453,7 +480,9 @@ int config_parse_experts(const json_t *json, const char *where, struct rh_model_
 int rh_model_config_keep_layers(struct rh_model_config *config, int64_t count)
 {
 	RH_ASSERT(count > 0 && count <= config->num_hidden_layers);
+	int64_t own = config->num_hidden_layers - config->kv_shared_layers;
 	config->num_hidden_layers = count;
+	config->kv_shared_layers = count > own ? count - own : 0;
 	if (!config->source)
 		return 0;
 	json_t *source = json_deep_copy(config->source), *text = config->wrapped ? json_object_get(source, "text_config") : source;
@@ -461,6 +490,8 @@ int rh_model_config_keep_layers(struct rh_model_config *config, int64_t count)
 		return rh_fail(-ENOMEM, "config.json: out of host memory");
 	json_t *types = json_object_get(text, "layer_types"), *dense = json_object_get(text, "mlp_only_layers");
 	json_t *thetas = json_object_get(text, "layer_rope_theta"), *mlps = json_object_get(text, "mlp_layer_types");
+	if (json_object_get(text, "num_kv_shared_layers"))
+		(void)json_object_set_new(text, "num_kv_shared_layers", json_integer(config->kv_shared_layers));
 	json_t *rotated = json_object_get(text, "no_rope_layers"), *sizes = json_object_get(text, "per_layer_config");
 	for (int64_t i = count; i < RH_MOST_LAYERS && json_object_size(sizes); i++) {
 		char number[24];

@@ -13,15 +13,16 @@ int64_t rh_load_bytes(const struct rh_model *model)
 
 struct rh_boundary_shape rh_boundary_shape(const struct rh_model *model, int layer, int64_t tokens)
 {
-	int64_t cols = rh_boundary_cols(model, layer), load = rh_load_bytes(model);
+	int64_t cols = rh_boundary_cols(model, layer) + rh_side_cols(rh_boundary_has(model, layer)), load = rh_load_bytes(model);
 	int64_t bytes = rh_dtype_bytes(model->dtype, tokens * cols);
 	return (struct rh_boundary_shape){tokens, cols, load ? rh_align_up(bytes, RH_ALIGN) + load : bytes};
 }
 
 struct rh_boundary_shape rh_narrow_boundary_shape(const struct rh_model *model, int layer, int64_t tokens)
 {
-	int64_t cols = rh_boundary_cols(model, layer);
-	return (struct rh_boundary_shape){tokens, cols, rh_align_up(tokens * cols, RH_ALIGN) + tokens * (int64_t)sizeof(float)};
+	int64_t side = rh_side_cols(rh_boundary_has(model, layer)), cols = rh_boundary_cols(model, layer) + side;
+	int64_t scales = (side ? 2 : 1) * tokens * (int64_t)sizeof(float);
+	return (struct rh_boundary_shape){tokens, cols, rh_align_up(tokens * cols, RH_ALIGN) + scales};
 }
 
 int64_t rh_narrow_most_bytes(const struct rh_model *model, int64_t tokens)
@@ -37,33 +38,51 @@ struct rh_view rh_narrow_boundary_view(const struct rh_model *model, int layer, 
 	return rh_view_of(at, RH_E4M3, tokens, rh_boundary_cols(model, layer));
 }
 
-static struct rh_view scales_of(struct rh_view narrow)
+/* Scales of a narrow boundary's rows, which = 0, or of its side's, 1: they lie behind both. */
+static struct rh_view scales_of(const struct rh_model *model, int layer, struct rh_view narrow, int which)
 {
-	return rh_view_of((char *)narrow.data + rh_align_up(narrow.rows * narrow.cols, RH_ALIGN), RH_F32, narrow.rows, 1);
+	int64_t cols = narrow.cols + rh_side_cols(rh_boundary_has(model, layer));
+	char *scales = (char *)narrow.data + rh_align_up(narrow.rows * cols, RH_ALIGN);
+	return rh_view_of(scales + which * narrow.rows * (int64_t)sizeof(float), RH_F32, narrow.rows, 1);
 }
 
-void emit_narrow(struct rh_emit *emit, struct rh_view x, struct rh_view narrow)
+static void quantise_rows(struct rh_emit *emit, struct rh_view x, struct rh_view scales, struct rh_view y)
 {
 	struct rh_op op = {.kind = RH_OP_QUANTISE_ROWS};
 	op.operand[RH_QUANTISE_ROWS_X] = x;
-	op.operand[RH_QUANTISE_ROWS_SCALE] = scales_of(narrow);
-	op.operand[RH_QUANTISE_ROWS_Y] = narrow;
+	op.operand[RH_QUANTISE_ROWS_SCALE] = scales;
+	op.operand[RH_QUANTISE_ROWS_Y] = y;
 	emit_op(emit, &op);
 }
 
-struct rh_view emit_widened(struct rh_emit *emit, struct rh_view x)
+void emit_narrow(struct rh_emit *emit, int layer, struct rh_view x, struct rh_view beside, struct rh_view narrow)
+{
+	quantise_rows(emit, x, scales_of(emit->model, layer, narrow, 0), narrow);
+	if (beside.data)
+		quantise_rows(emit, beside, scales_of(emit->model, layer, narrow, 1), rh_boundary_side(emit->model, layer, narrow));
+}
+
+static void dequantise_rows(struct rh_emit *emit, struct rh_view x, struct rh_view scales, struct rh_view y)
 {
 	enum { RUN = 8 };
-	if (x.dtype != RH_E4M3 || !x.data)
-		return x;
 	struct rh_op op = {.kind = RH_OP_DEQUANTISE};
-	struct rh_view y = emit_act(emit, x.rows, x.cols);
 	op.operand[RH_DEQUANTISE_X] = x;
-	op.operand[RH_DEQUANTISE_SCALE] = scales_of(x);
+	op.operand[RH_DEQUANTISE_SCALE] = scales;
 	op.operand[RH_DEQUANTISE_Y] = y;
 	op.dequantise.run = (x.cols + RUN - 1) / RUN * RUN;
 	op.dequantise.tall = 1;
 	emit_op(emit, &op);
+}
+
+struct rh_view emit_widened(struct rh_emit *emit, int layer, struct rh_view x)
+{
+	if (x.dtype != RH_E4M3 || !x.data)
+		return x;
+	struct rh_view both = emit_act(emit, 1, x.rows * (x.cols + rh_side_cols(rh_boundary_has(emit->model, layer))));
+	struct rh_view y = rh_view_of(both.data, both.dtype, x.rows, x.cols), beside = rh_boundary_side(emit->model, layer, y);
+	dequantise_rows(emit, x, scales_of(emit->model, layer, x, 0), y);
+	if (beside.data)
+		dequantise_rows(emit, rh_boundary_side(emit->model, layer, x), scales_of(emit->model, layer, x, 1), beside);
 	return y;
 }
 
@@ -75,11 +94,20 @@ int64_t rh_boundary_most_bytes(const struct rh_model *model, int64_t tokens)
 	return most;
 }
 
-struct rh_view rh_boundary_load(const struct rh_model *model, struct rh_view boundary)
+struct rh_view rh_boundary_side(const struct rh_model *model, int layer, struct rh_view boundary)
+{
+	int64_t cols = rh_side_cols(rh_boundary_has(model, layer));
+	if (!cols || !boundary.data)
+		return (struct rh_view){0};
+	return rh_view_of((char *)boundary.data + rh_view_bytes(boundary), boundary.dtype, boundary.rows, cols);
+}
+
+struct rh_view rh_boundary_load(const struct rh_model *model, int layer, struct rh_view boundary)
 {
 	if (model->router_aux_loss_coef == 0 || !boundary.data)
 		return (struct rh_view){0};
-	char *at = (char *)boundary.data + rh_align_up(rh_view_bytes(boundary), RH_ALIGN);
+	int64_t bytes = rh_view_bytes(boundary) + rh_view_bytes(rh_boundary_side(model, layer, boundary));
+	char *at = (char *)boundary.data + rh_align_up(bytes, RH_ALIGN);
 	return rh_view_of(at, RH_F32, 1, 2 * model->config->experts);
 }
 
@@ -87,6 +115,11 @@ void emit_op(struct rh_emit *emit, const struct rh_op *op)
 {
 	if (emit->launch && !emit->rc)
 		emit->rc = emit->launch(emit->sink, op);
+}
+
+struct rh_view emit_lane(const struct rh_emit *emit, struct rh_view side, int lane)
+{
+	return rh_view_cols(side, lane ? emit->has.lane[0] : 0, emit->has.lane[lane]);
 }
 
 char *emit_carried(const struct rh_emit *emit, int layer)

@@ -26,7 +26,7 @@
 /* Bytes of a load; 0: the model has no load balancing loss. */
 int64_t rh_load_bytes(const struct rh_model *model);
 /* The boundary below layer `layer` (model->layers: above the last one) of a micro-batch of so many tokens, an activation or a gradient:
- * (rows, cols) of the model's dtype; `bytes` is with its load. */
+ * (rows, cols) numbers of the model's dtype, an activation's own and right behind them those of its side; `bytes` is with its load. */
 struct rh_boundary_shape {
 	int64_t rows, cols, bytes;
 };
@@ -43,13 +43,19 @@ static inline int64_t rh_boundary_cols(const struct rh_model *model, int layer)
 {
 	return model->layer[layer < model->layers ? layer : layer - 1].width;
 }
-/* The boundary that lies at an address. */
+static inline struct rh_side rh_boundary_has(const struct rh_model *model, int layer)
+{
+	return layer < model->layers ? model->layer[layer].side[0] : model->layer[layer - 1].side[1];
+}
+/* The boundary that lies at an address, without its side. */
 static inline struct rh_view rh_boundary_view(const struct rh_model *model, int layer, int64_t tokens, void *at)
 {
 	return rh_view_of(at, model->dtype, tokens, rh_boundary_cols(model, layer));
 }
-/* The load (1,2E) F32 behind a boundary; absent where the model has none, or the boundary is absent. */
-struct rh_view rh_boundary_load(const struct rh_model *model, struct rh_view boundary);
+/* Its side (rows, columns); absent where the boundary is, or has none. */
+struct rh_view rh_boundary_side(const struct rh_model *model, int layer, struct rh_view boundary);
+/* The load (1,2E) F32 behind the boundary; absent where the model has none, or the boundary is absent. */
+struct rh_view rh_boundary_load(const struct rh_model *model, int layer, struct rh_view boundary);
 
 /* transformers' load_balancing_loss_func times the coefficient: coefficient * E * the sum over experts of (times chosen / N) times (sum of
  * shares / N), N the tokens of all layers that have experts. load: (2E) of a micro-batch of `tokens`, with all layers; 0 without such. */
@@ -89,6 +95,8 @@ struct rh_emit {
 	int is_backward; /* of a backward slot: recompute, backward, and what is carried before them */
 	struct rh_ropes ropes;
 	struct rh_view load; /* absent: the model has no load balancing loss */
+	struct rh_side has;  /* the columns of these two, all that any boundary of the stage has; both absent where that is nothing */
+	struct rh_view side, d_side;
 	struct {
 		const void *dy; /* NULL: none */
 		struct rh_scaled made;
@@ -115,6 +123,7 @@ struct rh_stage_state {
 	struct rh_activations *layer; /* one per layer of the model */
 	struct rh_ropes ropes;
 	struct rh_view load; /* (1,2E) of the layers up to the stage's end */
+	struct rh_view side; /* what lies beside its activations; where it is recomputed */
 	int64_t mark;        /* of the arena before the stage began */
 };
 int rh_stage_state_create(const struct rh_model *model, struct rh_stage_state *out) RH_MUST;
@@ -130,6 +139,7 @@ struct rh_stage_pass {
 	struct rh_view spare[2];
 	struct rh_view x;    /* what the next layer reads: an activation, or a gradient */
 	struct rh_view load; /* (1,2E) of the layers so far; backward: of all layers */
+	struct rh_view side; /* beside its activations; backward: beside its gradients */
 	int64_t mark;
 	int turn;
 };

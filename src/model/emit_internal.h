@@ -15,6 +15,8 @@ struct rh_view emit_act(struct rh_emit *emit, int64_t rows, int64_t cols);
 
 /* A run of the micro-batch's integers at a byte offset, (count,1). */
 struct rh_view emit_micro(const struct rh_emit *emit, int64_t offset, int64_t count);
+/* A lane of what travels beside: keys, then values. */
+struct rh_view emit_lane(const struct rh_emit *emit, struct rh_view side, int lane);
 /* Where what this layer carries begins. */
 char *emit_carried(const struct rh_emit *emit, int layer);
 
@@ -133,6 +135,8 @@ rh_row_set emit_block_output_from(const struct rh_emit *emit, int layer);
 
 /* block.c: a transformer layer. y absent: it is not made. Of its rows it makes those that are wanted. */
 void emit_block(struct rh_emit *emit, int layer, struct rh_view x, struct rh_view y, struct rh_activations *s);
+/* After emit_block, or with its rows where they are: what it lends goes to emit->side. */
+void emit_block_lend(struct rh_emit *emit, int layer, const struct rh_activations *s);
 /* Only what its mixer carries of x. */
 void emit_block_carry(struct rh_emit *emit, int layer, struct rh_view x, struct rh_activations *s);
 void emit_block_backward(struct rh_emit *emit, int layer, struct rh_activations *s, struct rh_view dy, struct rh_view dx);

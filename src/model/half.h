@@ -44,9 +44,10 @@ static inline struct rh_view emit_wanted(const struct rh_activations *s, int row
  * while it runs. All but those of the backward are wanted. */
 void emit_place(const struct rh_emit *emit, int l, const struct emit_table *table, struct rh_activations *s);
 
-/* A boundary's copy in 8 bits is made of x; and x itself, or made wide in the arena where it is such a copy. */
-void emit_narrow(struct rh_emit *emit, struct rh_view x, struct rh_view narrow);
-struct rh_view emit_widened(struct rh_emit *emit, struct rh_view x);
+/* A copy in 8 bits of the boundary below `layer` is made of x and what lies beside it, (T, columns of its side) or absent; and the boundary
+ * itself, or made wide in the arena where it is such a copy. */
+void emit_narrow(struct rh_emit *emit, int layer, struct rh_view x, struct rh_view beside, struct rh_view narrow);
+struct rh_view emit_widened(struct rh_emit *emit, int layer, struct rh_view x);
 
 /* A block has its layer's tensors in this order, and of each kind the mixer's before the MLP's. */
 enum half_tensors { HALF_NORMS, HALF_WEIGHTS, HALF_BIASES };
@@ -67,6 +68,9 @@ struct rh_half {
 	 * gradient. In a forward slot its forward does the first by itself. */
 	rh_row_set to_carry;
 	void (*carry)(struct rh_emit *emit, int layer, const struct rh_activations *s);
+
+	/* Of a mixer that may lend (RH_KEYS_LENT): its rows go to their place beside the activation. */
+	void (*lend)(struct rh_emit *emit, int layer, const struct rh_activations *s);
 
 	/* ---- emission ---- */
 	/* Rows that are made of its input, by its forward alone; rows that its output is made of. And low activations of linears that read

@@ -630,6 +630,31 @@ static int changes_tables(const struct rh_model *model, const struct rh_lora_con
 	return r != 0;
 }
 
+static int borrows(const struct rh_layer *layer, int lane)
+{
+	return layer->kind == RH_LAYER_BLOCK && layer->traits.keys == RH_KEYS_BORROWED && layer->traits.lane == lane;
+}
+
+/* A lane begins with the layer that lends, and ends with the last one that borrows. */
+static void note_sides(struct rh_model *model)
+{
+	int last[RH_LANES] = {0, 0};
+	struct rh_side side = {{0, 0}};
+	for (int l = 0; l < model->layers; l++)
+		for (int lane = 0; lane < RH_LANES; lane++)
+			last[lane] = borrows(&model->layer[l], lane) ? l : last[lane];
+	for (int l = 0; l < model->layers; l++) {
+		struct rh_layer *layer = &model->layer[l];
+		const struct rh_traits *traits = &layer->traits;
+		layer->side[0] = side;
+		if (layer->kind == RH_LAYER_BLOCK && traits->keys == RH_KEYS_LENT)
+			side.lane[traits->lane] = 2 * traits->kv_heads * traits->head_dim;
+		for (int lane = 0; lane < RH_LANES; lane++)
+			side.lane[lane] = l == last[lane] ? 0 : side.lane[lane];
+		layer->side[1] = side;
+	}
+}
+
 int model_lay_out(struct rh_model *model, const struct rh_lora_config *lora)
 {
 	int rc = lay_out_embedding(model, lora), is_adapted = !lora || changes_tables(model, lora);
@@ -644,7 +669,9 @@ int model_lay_out(struct rh_model *model, const struct rh_lora_config *lora)
 		list_modules(model->config, modules, sizeof modules);
 		rc = rh_fail(-EINVAL, "lora_target_modules names no module of this model; it has %s; all-linear is all of them", modules);
 	}
-	if (!rc)
-		model->first_trained = model_lowest_trained(model);
-	return rc;
+	if (rc)
+		return rc;
+	note_sides(model);
+	model->first_trained = model_lowest_trained(model);
+	return 0;
 }

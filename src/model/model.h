@@ -174,6 +174,17 @@ enum rh_norm_place {
 	RH_NORM_DENSE = RH_NORM_MLP /* the head's, behind its dense part */
 };
 
+/* What travels beside an activation, in columns: keys and values that layers above read, a lane for each kind of attention; beside a
+ * gradient the sums of their gradients. 0: absent. */
+enum { RH_LANES = 2 };
+struct rh_side {
+	int64_t lane[RH_LANES]; /* keys, and behind them as many columns of values */
+};
+static inline int64_t rh_side_cols(struct rh_side side)
+{
+	return side.lane[0] + side.lane[1];
+}
+
 /* A layer's blocks: its base (of the embedding the table, of the head the norm and an untied matrix), its adapter, and of a head a matrix
  * that is the embedding's table, or that has a block of its own, as adapters do not freeze it. */
 enum rh_layer_block { RH_BLOCK_BASE, RH_BLOCK_ADAPTER, RH_BLOCK_TABLE, RH_LAYER_BLOCKS };
@@ -185,6 +196,7 @@ struct rh_layer {
 	int use[RH_LAYER_BLOCKS];   /* which of the block's gradient sums this layer's gradients go to */
 	struct rh_traits traits;
 	int64_t width; /* columns of the activations that it reads and writes */
+	struct rh_side side[2]; /* beside what it reads, and beside what it writes */
 	/* numbers of tensors in the base block, -1 absent */
 	int norm[RH_NORMS]; /* of a LayerNorm the bias is the next tensor */
 	/* kind EMBEDDING: (positions,H), (types,H); norm[RH_NORM_FINAL] is over the sum. Of images proj[RH_PROJ_O] is the patches' linear. */

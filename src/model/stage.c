@@ -155,6 +155,78 @@ static void place_layer(const struct rh_emit *emit, int l, struct rh_activations
 	emit_place(emit, l, &table, s);
 }
 
+/* ---- what travels beside activations and gradients ---- */
+
+/* All that any boundary of the stage has. */
+static struct rh_side side_of(const struct rh_model *model, int lo, int hi)
+{
+	struct rh_side all = model->layer[lo].side[0];
+	for (int l = lo; l < hi; l++)
+		for (int lane = 0; lane < RH_LANES; lane++)
+			all.lane[lane] = rh_max(all.lane[lane], model->layer[l].side[1].lane[lane]);
+	return all;
+}
+
+/* What both have goes from the one to the other. */
+static void copy_side(struct rh_emit *emit, struct rh_side from_has, struct rh_view from, struct rh_side to_has, struct rh_view to)
+{
+	int64_t from_at = 0, to_at = 0;
+	for (int lane = 0; lane < RH_LANES; lane++) {
+		int64_t cols = rh_min(from_has.lane[lane], to_has.lane[lane]);
+		if (cols)
+			emit_cast(emit, rh_view_cols(from, from_at, cols), rh_view_cols(to, to_at, cols));
+		from_at += from_has.lane[lane];
+		to_at += to_has.lane[lane];
+	}
+}
+
+/* Room for what lies beside the stage's activations, or gradients, with what lies beside the boundary below `layer`. */
+static struct rh_view begin_side(struct rh_emit *emit, struct rh_side has, int layer, struct rh_view boundary)
+{
+	struct rh_view side = rh_boundary_side(emit->model, layer, boundary), all;
+	if (!rh_side_cols(has))
+		return (struct rh_view){0};
+	all = emit_act(emit, emit->shape.tokens, rh_side_cols(has));
+	if (side.data)
+		copy_side(emit, rh_boundary_has(emit->model, layer), side, has, all);
+	return all;
+}
+
+/* The sums of gradients of what is borrowed begin with zeros, where no layer above the stage has added to them. */
+static struct rh_view begin_d_side(struct rh_emit *emit, struct rh_side has, int hi, struct rh_view dy)
+{
+	struct rh_view all = begin_side(emit, has, hi, dy);
+	struct rh_side above = rh_boundary_has(emit->model, hi);
+	int64_t at = 0;
+	for (int lane = 0; lane < RH_LANES; lane++) {
+		if (has.lane[lane] && !above.lane[lane])
+			emit_fill(emit, rh_view_cols(all, at, has.lane[lane]));
+		at += has.lane[lane];
+	}
+	return all;
+}
+
+/* What the stage has goes beside the boundary below `layer`, where that is wanted. */
+static void leave_side(struct rh_emit *emit, struct rh_view all, int layer, struct rh_view boundary)
+{
+	struct rh_view side = rh_boundary_side(emit->model, layer, boundary);
+	if (side.data)
+		copy_side(emit, emit->has, all, rh_boundary_has(emit->model, layer), side);
+}
+
+static void narrow_boundary(struct rh_emit *emit, int layer, struct rh_view x, struct rh_view narrow)
+{
+	struct rh_side has = rh_boundary_has(emit->model, layer);
+	int64_t mark = emit->arena->used;
+	struct rh_view beside = {0};
+	if (rh_side_cols(has)) {
+		beside = emit_act(emit, x.rows, rh_side_cols(has));
+		copy_side(emit, emit->has, emit->side, has, beside);
+	}
+	emit_narrow(emit, layer, x, beside, narrow);
+	rh_arena_reset(emit->arena, mark);
+}
+
 /* ---- forward ---- */
 
 /* Takes `count` spare buffers, each with room for any of the boundaries [lo, hi]. */
@@ -174,9 +246,9 @@ static struct rh_view spare(const struct rh_emit *emit, const struct rh_stage_pa
 }
 
 /* The load of the layers below a boundary, which may be the model's beginning. */
-static struct rh_view begin_load(struct rh_emit *emit, struct rh_arena *arena, struct rh_view boundary)
+static struct rh_view begin_load(struct rh_emit *emit, struct rh_arena *arena, int layer, struct rh_view boundary)
 {
-	struct rh_view below = rh_boundary_load(emit->model, boundary), load;
+	struct rh_view below = rh_boundary_load(emit->model, layer, boundary), load;
 	if (emit->model->router_aux_loss_coef == 0)
 		return (struct rh_view){0};
 	load = emit_take(arena, RH_F32, 1, 2 * emit->model->config->experts);
@@ -212,7 +284,8 @@ static void begin_forward(struct rh_emit *emit, int lo, int hi, int ends, struct
 	pass->ropes = place_lowest(emit, lo, x, &lowest);
 	emit_rope_tables(emit, &lowest);
 	take_spare(emit, lo + 1, hi, spared, pass);
-	pass->load = begin_load(emit, emit->arena, x);
+	pass->load = begin_load(emit, emit->arena, lo, x);
+	pass->side = begin_side(emit, side_of(emit->model, lo, hi), lo, x);
 }
 
 /* Where a layer leaves its output: in y; absent: where the table has it, or in the spare buffer whose turn it is, which its input is never
@@ -242,6 +315,7 @@ static void forward_layer(struct rh_emit *emit, int l, int hi, struct rh_stage_p
 	declare(emit, l, &table);
 	emit_place(emit, l, &table, &s);
 	emit->load = pass->load;
+	emit->side = pass->side;
 	switch (emit->model->layer[l].kind) {
 	case RH_LAYER_HEAD:
 		emit_head(emit, pass->x, head, 0, &s);
@@ -249,13 +323,15 @@ static void forward_layer(struct rh_emit *emit, int l, int hi, struct rh_stage_p
 		break;
 	case RH_LAYER_BLOCK:
 		emit_block(emit, l, pass->x, out, &s);
+		emit_block_lend(emit, l, &s);
 		break;
 	case RH_LAYER_EMBEDDING:
 		emit_embedding(emit, out);
 		break;
 	}
 	rh_arena_reset(emit->arena, mark);
-	leave_load(emit, rh_boundary_load(emit->model, y));
+	leave_load(emit, rh_boundary_load(emit->model, l + 1, y));
+	leave_side(emit, emit->side, l + 1, y);
 	pass->x = out;
 }
 
@@ -266,6 +342,7 @@ int rh_stage_forward(struct rh_emit *emit, int lo, int hi, struct rh_view x, con
 	int ends = emit->model->layer[hi - 1].kind == RH_LAYER_HEAD || (boundary && boundary[hi].data);
 	begin_forward(emit, lo, hi, ends, x, &pass);
 	emit->ropes = pass.ropes;
+	emit->has = side_of(emit->model, lo, hi);
 	for (int l = lo; l < hi; l++) {
 		struct rh_view y = boundary && emit->model->layer[l].kind != RH_LAYER_HEAD ? boundary[l + 1] : (struct rh_view){0};
 		forward_layer(emit, l, hi, &pass, y, head);
@@ -281,10 +358,11 @@ int rh_stage_forward_part(struct rh_emit *emit, struct rh_stage_part part, struc
 	if (part.lo == part.stage_lo)
 		begin_forward(emit, part.stage_lo, part.stage_hi, 1, x, pass);
 	emit->ropes = pass->ropes;
+	emit->has = side_of(emit->model, part.stage_lo, part.stage_hi);
 	for (int l = part.lo; l < part.hi; l++)
 		forward_layer(emit, l, part.stage_hi, pass, l + 1 == part.hi ? y : (struct rh_view){0}, head);
 	if (narrow.data)
-		emit_narrow(emit, pass->x, narrow);
+		narrow_boundary(emit, part.hi, pass->x, narrow);
 	if (part.hi == part.stage_hi)
 		rh_arena_reset(emit->arena, pass->mark);
 	return emit->rc;
@@ -306,8 +384,10 @@ int rh_stage_carry(struct rh_emit *emit, int lo, int hi, struct rh_view x)
 	struct rh_activations s;
 	emit->is_backward = 1;
 	emit->saved = NULL;
-	x = emit_widened(emit, x);
+	x = emit_widened(emit, lo, x);
 	emit->ropes = place_lowest(emit, lo, x, &s);
+	emit->has = side_of(emit->model, lo, hi);
+	emit->side = begin_side(emit, emit->has, lo, x);
 	want_unkept(emit, lo, &s);
 	emit_rope_tables(emit, &s);
 	for (int l = lo; l < hi; l++) {
@@ -355,6 +435,7 @@ static void recompute_layer(struct rh_emit *emit, int l, int hi, struct rh_stage
 	case RH_LAYER_BLOCK:
 		if (s->wanted || y.data)
 			emit_block(emit, l, x, y, s);
+		emit_block_lend(emit, l, s);
 		break;
 	case RH_LAYER_EMBEDDING:
 		if (y.data)
@@ -367,7 +448,7 @@ static void begin_stage(struct rh_emit *emit, int lo, struct rh_view x, struct r
 {
 	RH_ASSERT(lo < emit->model->layers);
 	state->mark = emit->arena->used;
-	emit->ropes = state->ropes = place_lowest(emit, lo, emit_widened(emit, x), &state->layer[lo]);
+	emit->ropes = state->ropes = place_lowest(emit, lo, emit_widened(emit, lo, x), &state->layer[lo]);
 }
 
 int rh_stage_recompute_part(struct rh_emit *emit, struct rh_stage_part part, struct rh_view x, struct rh_stage_state *state,
@@ -377,11 +458,15 @@ int rh_stage_recompute_part(struct rh_emit *emit, struct rh_stage_part part, str
 		begin_stage(emit, part.lo, x, state);
 		want_recomputed(emit, part.lo, &state->layer[part.lo]);
 		emit_rope_tables(emit, &state->layer[part.lo]);
-		state->load = begin_load(emit, emit->arena, x);
+		state->load = begin_load(emit, emit->arena, part.lo, x);
+		state->side = begin_side(emit, side_of(emit->model, part.stage_lo, part.stage_hi), part.lo,
+		                         state->layer[part.lo].view[RH_ROW_X]);
 	}
 	emit->is_backward = 1;
 	emit->ropes = state->ropes;
 	emit->load = state->load;
+	emit->has = side_of(emit->model, part.stage_lo, part.stage_hi);
+	emit->side = state->side;
 	for (int l = part.lo; l < part.hi; l++)
 		recompute_layer(emit, l, part.stage_hi, state, head);
 	return emit->rc;
@@ -415,7 +500,8 @@ static void begin_backward(struct rh_emit *emit, int lo, int hi, const struct rh
 	int is_fused = emit->model->layer[hi - 1].kind == RH_LAYER_HEAD;
 	*pass = (struct rh_stage_pass){.x = dy};
 	take_spare(emit, lo, hi, 2, pass);
-	pass->load = is_fused ? state->load : begin_load(emit, emit->arena, dy);
+	pass->load = is_fused ? state->load : begin_load(emit, emit->arena, hi, dy);
+	pass->side = begin_d_side(emit, side_of(emit->model, lo, hi), hi, dy);
 	struct rh_view own = own_gradient(emit, hi - 1, state);
 	if (!own.data)
 		return;
@@ -439,6 +525,7 @@ static void backward_layer(struct rh_emit *emit, int l, int lo, struct rh_stage_
 	if (l == model->first_trained)
 		out = learns_input_norm(model, l) ? spare(emit, pass, l) : (struct rh_view){0};
 	emit->load = pass->load;
+	emit->d_side = pass->side;
 	switch (model->layer[l].kind) {
 	case RH_LAYER_HEAD:
 		emit_head_backward(emit, &state->layer[l], out);
@@ -451,8 +538,10 @@ static void backward_layer(struct rh_emit *emit, int l, int lo, struct rh_stage_
 			emit_embedding_backward(emit, dy);
 		break;
 	}
-	if (l == lo && l > model->first_trained)
-		leave_load(emit, rh_boundary_load(model, dx));
+	if (l == lo && l > model->first_trained) {
+		leave_load(emit, rh_boundary_load(model, lo, dx));
+		leave_side(emit, emit->d_side, lo, dx);
+	}
 	pass->x = out;
 	pass->turn ^= 1;
 }
@@ -470,6 +559,7 @@ int rh_stage_backward_part(struct rh_emit *emit, struct rh_stage_part part, stru
 	if (part.hi == part.stage_hi)
 		begin_backward(emit, part.stage_lo, part.stage_hi, state, dy, pass);
 	emit->ropes = state->ropes;
+	emit->has = side_of(emit->model, part.stage_lo, part.stage_hi);
 	for (int l = part.hi - 1; l >= part.lo && l >= lowest; l--)
 		backward_layer(emit, l, part.stage_lo, state, pass, dx);
 	if (part.lo <= lowest)

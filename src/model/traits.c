@@ -41,6 +41,24 @@ static void make_latent(const struct rh_model_config *config, struct rh_traits *
 	traits->rotates_adjacent = latent->rotates_adjacent;
 }
 
+static int is_of_kind(const struct rh_model_config *config, int64_t from, int64_t to, int windowed)
+{
+	for (int64_t i = from; i < to; i++)
+		if (config->layer[i].windowed == windowed)
+			return 1;
+	return 0;
+}
+
+/* Layers that borrow read those of the last layer of their kind that does not. */
+static enum rh_keys keys_of(const struct rh_model_config *config, int64_t index)
+{
+	int64_t layers = config->num_hidden_layers, first = layers - config->kv_shared_layers;
+	int kind = config->layer[index].windowed;
+	if (index >= first)
+		return RH_KEYS_BORROWED;
+	return !is_of_kind(config, index + 1, first, kind) && is_of_kind(config, first, layers, kind) ? RH_KEYS_LENT : RH_KEYS_OWN;
+}
+
 struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t index)
 {
 	const struct rh_layer_config *layer = &config->layer[index];
@@ -83,11 +101,17 @@ struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t inde
 	                           .sinks = config->family->attention.sinks,
 	                           .norms_values = config->family->attention.norms_values,
 	                           .expert_bias = experts && config->family->moe.bias,
-	                           .is_scaled = config->family->names->layer_scalar != NULL};
+	                           .is_scaled = config->family->names->layer_scalar != NULL,
+	                           .keys = keys_of(config, index),
+	                           .lane = layer->windowed != 0};
 	if (config->full_head_dim && !layer->windowed)
 		widen_heads(config, &traits);
 	if (config->latent.kv_rank)
 		make_latent(config, &traits);
+	if (traits.keys == RH_KEYS_BORROWED && config->doubles_borrowers) {
+		traits.intermediate *= experts ? 1 : 2;
+		traits.shared *= 2;
+	}
 	if (layer->is_delta) {
 		traits.delta_heads = config->delta.heads;
 		traits.delta_key_heads = config->delta.key_heads;
@@ -109,7 +133,8 @@ int rh_traits_equal(const struct rh_traits *a, const struct rh_traits *b)
 	       a->softmax == b->softmax && a->sinks == b->sinks && a->apart == b->apart && a->norms_values == b->norms_values &&
 	       a->values_are_keys == b->values_are_keys && a->is_scaled == b->is_scaled && a->expert_bias == b->expert_bias &&
 	       a->delta_heads == b->delta_heads && a->delta_key_heads == b->delta_key_heads && a->delta_value == b->delta_value &&
-	       a->delta_key == b->delta_key && a->taps == b->taps && a->q_rank == b->q_rank && a->kv_rank == b->kv_rank &&
-	       a->latent_epsilon == b->latent_epsilon && a->rotates_adjacent == b->rotates_adjacent && a->is_sigmoid == b->is_sigmoid &&
-	       a->routed_factor == b->routed_factor && a->expert_groups == b->expert_groups && a->best_groups == b->best_groups;
+	       a->delta_key == b->delta_key && a->taps == b->taps && a->keys == b->keys && a->lane == b->lane && a->q_rank == b->q_rank &&
+	       a->kv_rank == b->kv_rank && a->latent_epsilon == b->latent_epsilon && a->rotates_adjacent == b->rotates_adjacent &&
+	       a->is_sigmoid == b->is_sigmoid && a->routed_factor == b->routed_factor && a->expert_groups == b->expert_groups &&
+	       a->best_groups == b->best_groups;
 }

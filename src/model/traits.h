@@ -36,6 +36,12 @@ enum rh_residual {
 	RH_RESIDUAL_BEHIND,   /* x + norm'(f(x)) */
 	RH_RESIDUAL_POST      /* norm(x + f(x)) */
 };
+/* Whose keys and values attention reads. */
+enum rh_keys {
+	RH_KEYS_OWN,
+	RH_KEYS_LENT,    /* its own, which layers above read, too */
+	RH_KEYS_BORROWED /* those of a layer below: it has no linears for any */
+};
 /* What q and k are normalised over: each head, or all heads at once. */
 enum rh_qk_norm { RH_QK_NORM_NONE, RH_QK_NORM_HEADS, RH_QK_NORM_ALL };
 
@@ -66,6 +72,8 @@ struct rh_traits {
 	int64_t q_rank, kv_rank;
 	float latent_epsilon;
 	int rotates_adjacent; /* pairs lie side by side */
+	enum rh_keys keys;
+	int lane; /* where lent keys and values travel (struct rh_side) */
 	/* the gated delta rule: value heads and key heads, their sizes, and how many tokens the convolution sees */
 	int64_t delta_heads, delta_key_heads, delta_value, delta_key, taps;
 	/* MLP */

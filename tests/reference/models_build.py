@@ -133,6 +133,23 @@ def config_gemma4_moe():
                             rope_parameters=GEMMA4_ROPE, **COMMON)
 
 
+def config_gemma4_e2b():
+    # as E2B and E4B: the upper two layers reuse the keys and values of the second (full) and the third (windowed) and have MLPs twice as wide;
+    # each layer has an input from a wide table; towers see and hear, which nothing trains
+    return Gemma4Config(text_config=dict(vocab_size=91, hidden_size=24, intermediate_size=20, num_hidden_layers=5, num_attention_heads=2,
+                                         num_key_value_heads=1, head_dim=8, global_head_dim=12, num_kv_shared_layers=2, use_double_wide_mlp=True,
+                                         sliding_window=6, hidden_size_per_layer_input=4, vocab_size_per_layer_input=91,
+                                         final_logit_softcapping=4.0,
+                                         layer_types=["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+                                         rope_parameters=GEMMA4_ROPE, **dict(COMMON, pad_token_id=0)),
+                        vision_config=dict(hidden_size=8, intermediate_size=12, num_hidden_layers=1, num_attention_heads=2,
+                                           num_key_value_heads=2, head_dim=4, patch_size=4, position_embedding_size=16),
+                        audio_config=dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, subsampling_conv_channels=[4, 4], output_proj_dims=8,
+                                          attention_chunk_size=4, attention_context_left=5),
+                        image_token_id=100, video_token_id=101, audio_token_id=102, boi_token_id=103, eoi_token_id=104,
+                        boa_token_id=105, eoa_token_index=106)
+
+
 def config_gemma4_vision():
     # the text model inside the larger one; values of their own. Its tokens of images are beyond
     # the vocabulary: it would put the padding's embedding in place of theirs
@@ -344,6 +361,7 @@ MODELS = {
     "qwen3.5-vision": (config_qwen3_5_vision, torch.float32, "1GB"),
     "gemma4": (config_gemma4, torch.float32, "1GB"),
     "gemma4-moe": (config_gemma4_moe, torch.float32, "1GB"),
+    "gemma4-e2b": (config_gemma4_e2b, torch.float32, "1GB"),
     "gemma4-vision": (config_gemma4_vision, torch.float32, "1GB"),
     "muse-glimmer": (config_muse_glimmer, torch.float32, "1GB"),
     "qwen3.5-moe": (config_qwen3_5_moe, torch.float32, "1GB"),
@@ -535,6 +553,9 @@ ADAPTERS_OF = {
     "gguf-gpt2": {"adapter": dict(r=4, lora_alpha=8, target_modules="all-linear", fan_in_fan_out=True)},
     "gemma3-vision": TEXT_ONLY,
     "gemma4-vision": TEXT_ONLY,
+    # each linear of the text model
+    "gemma4-e2b": {"adapter": dict(r=4, lora_alpha=8, target_modules=r"model\.language_model\..*(?:\.(?:q|k|v|o|gate|up|down)_proj|per_layer_model_projection|per_layer_input_gate|per_layer_projection)"),
+                   "adapter-rs": dict(ADAPTERS["adapter-rs"], target_modules=r"model\.language_model\..*\.(?:q_proj|v_proj|per_layer_input_gate)")},
     "gguf-muse-glimmer": TEXT_ONLY,
     "muse-glimmer": TEXT_ONLY,  # the attention's gate_proj beside the MLP's
     "mistral3": TEXT_ONLY,
@@ -679,6 +700,8 @@ def write_model(name, directory):
         stack_experts(directory / "model.safetensors")
     if name == "qwen3-next":
         add_prediction(directory / "model.safetensors")
+    if name == "gemma4-e2b":
+        add_unread_keys(directory / "model.safetensors", config.text_config)
     write_config(directory)
 
 
@@ -686,6 +709,17 @@ def add_prediction(path):
     """Tensors of multi-token prediction, which transformers does not read."""
     value = torch.arange(24, dtype=torch.float32).reshape(3, 8)
     save_file(load_file(path) | {"mtp.fc.weight": value.bfloat16(), "mtp.norm.weight": value[0]}, path, metadata={"format": "pt"})
+
+
+def add_unread_keys(path, config):
+    """Published files have keys and values of layers that reuse those of others, too; nobody reads them."""
+    tensors, rng = load_file(path), generator("gemma4-e2b", "unread")
+    for layer in range(config.num_hidden_layers - config.num_kv_shared_layers, config.num_hidden_layers):
+        size = config.per_layer_config[layer].head_dim
+        for part, shape in (("k_proj", (size, config.hidden_size)), ("v_proj", (size, config.hidden_size)), ("k_norm", (size,))):
+            value = rng.standard_normal(shape).astype(np.float32)
+            tensors[f"model.language_model.layers.{layer}.self_attn.{part}.weight"] = torch.from_numpy(value)
+    save_file(tensors, path, metadata={"format": "pt"})
 
 
 def stack_experts(path):
