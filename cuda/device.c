@@ -246,6 +246,9 @@ static int open_device(struct cuda_device *device)
 	rc = cuda_clock_start(device);
 	if (rc)
 		return rc;
+	rc = cuda_load_kernels(device);
+	if (rc)
+		return rc;
 	rc = blas_create(&device->launch.blas);
 	return rc ? rh_fail_in(rc, "device %s:%d", kind, device->gpu) : cuda_queue_open(device);
 }

@@ -172,6 +172,40 @@ static void test_a_gpu_that_is_not_used_is_told(void **state)
 	assert_string_equal(getenv("CUDA_MODULE_LOADING"), "LAZY"); /* else a library's kernels take memory that was planned with */
 }
 
+/* All kernels, by name, when a device is opened; where that takes long a line says so, once. */
+static void test_kernels_are_loaded_at_the_start(void **state)
+{
+	(void)state;
+	struct rh_cuda_options options = {0};
+	struct rh_device *device;
+	(void)runtime_fail_nth(0, "cudaFuncGetAttributes", cudaSuccess);
+	check_ok(rh_cuda_open(0, &options, &device));
+	device->ops->close(device);
+	uint64_t kernels = runtime_fail_nth(0, "cudaFuncGetAttributes", cudaSuccess);
+	assert_true(kernels > 200);
+	for (uint64_t n = 1; n <= kernels; n += kernels - 1) { /* the first, and the last */
+		char line[512];
+		(void)runtime_fail_nth(n, "cudaFuncGetAttributes", cudaErrorNoKernelImageForDevice);
+		says(rh_cuda_open(0, &options, &device), -EIO, "device emu:0: loading kernel ");
+		snprintf(line, sizeof line, "%s", rh_error(-EIO));
+		const char *name = strstr(line, "kernel ") + strlen("kernel ");
+		assert_true(strcspn(name, " <") > 3 && !strchr(name, '=') && !strchr(name, '['));
+	}
+	(void)runtime_fail_nth(0, "cuda", cudaSuccess);
+	for (int is_slow = 0; is_slow < 2; is_slow++) {
+		struct rh_log_kept kept = {0}, *before = rh_log_keep(&kept);
+		runtime_set_pace((struct runtime_pace){.load_ns = is_slow ? 1200000000 / (int64_t)kernels : 0});
+		check_ok(rh_cuda_open(0, &options, &device));
+		device->ops->close(device);
+		(void)rh_log_keep(before);
+		runtime_set_pace((struct runtime_pace){0});
+		assert_int_equal(kept.first != NULL, is_slow);
+		assert_true(kept.first == kept.last);
+		rh_log_forget(&kept);
+	}
+	assert_int_equal(runtime_held(), 0);
+}
+
 /* Two GPUs, of which the second has a multiprocessor more, or has not. */
 static int unlike_is_told(int larger)
 {
@@ -447,12 +481,16 @@ static void test_an_error_says_how_to_mend_it(void **state)
 		const char *call, *line;
 	} cases[] = {
 	        {cudaErrorIllegalAddress, "cudaPeekAtLastError", "with CUDA_LAUNCH_BLOCKING=1, as an earlier op may be at fault"},
-	        {cudaErrorLaunchTimeout, "cudaPeekAtLastError", "the GPU drives a display too, whose driver ends long kernels: lower max_length"},
+	        {cudaErrorLaunchTimeout, "cudaPeekAtLastError",
+	         "the GPU drives a display too, whose driver ends long kernels: lower max_length"},
 	        {cudaErrorNoKernelImageForDevice, "cudaLaunchKernel", "this program has no code for this GPU: build it"},
 	        {cudaErrorUnsupportedPtxVersion, "cudaPeekAtLastError", "newer than the NVIDIA driver: install a newer driver"},
 	        {cudaErrorMemoryAllocation, "cudaLaunchKernel", "fill: out of memory; lower max_vram"},
 	        {cudaErrorSystemDriverMismatch, "cudaInitDevice", "the NVIDIA driver was updated: restart the machine"},
 	        {cudaErrorUnknown, "cudaMemcpyAsync", "dmesg"},
+	        {cudaErrorNoKernelImageForDevice, "cudaFuncGetAttributes", "onto a GPU of compute capability 8.9: "},
+	        {cudaErrorInvalidDeviceFunction, "cudaFuncGetAttributes", "this program has no code for this GPU: build it"},
+	        {cudaErrorJitCompilerNotFound, "cudaFuncGetAttributes", "libnvidia-ptxjitcompiler.so"},
 	        {cudaErrorMemoryAllocation, "cudaInitDevice", "end what else uses the GPU"},
 	};
 	char line[512];
@@ -524,6 +562,7 @@ int main(void)
 	        cmocka_unit_test(test_gpus_that_cannot_serve_say_why),
 	        cmocka_unit_test(test_a_gpu_that_is_not_used_is_told),
 	        cmocka_unit_test(test_gpus_that_are_not_alike_are_told),
+	        cmocka_unit_test(test_kernels_are_loaded_at_the_start),
 	        cmocka_unit_test(test_a_fault_of_one_device_is_not_blamed_on_another),
 	        cmocka_unit_test(test_a_time_is_the_same_when_read_later),
 	        cmocka_unit_test(test_streams_wait_for_events_and_for_nothing_else),
