@@ -80,7 +80,7 @@ static int device_reserve(struct rh_device *base, int64_t bytes, void **out)
 	device->reserved_bytes = bytes;
 	device->launch.workspace = device->memory + rounded;
 	*out = memory;
-	return 0;
+	return cuda_probe_memory(device);
 }
 
 /* A range outside what is reserved is our own mistake. */

@@ -206,6 +206,56 @@ static void test_kernels_are_loaded_at_the_start(void **state)
 	assert_int_equal(runtime_held(), 0);
 }
 
+/* A run's memory that lies on the card, or not; a card that was idle; one that drives a display. */
+static void test_memory_that_is_not_on_the_card_is_told(void **state)
+{
+	(void)state;
+	static const struct {
+		struct runtime_pace pace;
+		const char *line; /* NULL: none */
+	} cases[] = {
+	        {{0}, NULL},
+	        {{.memory_mb_s = 800}, NULL},
+	        {{.memory_mb_s = 800, .slow_fills = 1}, NULL},
+	        {{.memory_mb_s = 800, .drives_display = 1}, "device emu:0: the memory reserved for the run lies on the card: it takes "},
+	        {{.memory_mb_s = 800, .slow_fills = 100},
+	         "warning: device emu:0: of 1 places in the memory reserved for the run 1 take 0.1 GB/s, the card's memory 1: they seem to "
+	         "lie in host memory, and steps will be slow; end what else uses the GPU, or lower max_vram"},
+	};
+	struct rh_cuda_options options = {0};
+	struct rh_device *device;
+	void *base;
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		char text[1024] = "";
+		FILE *said = tmpfile();
+		int before = dup(STDERR_FILENO);
+		assert_true(said && dup2(fileno(said), STDERR_FILENO) >= 0);
+		runtime_set_pace(cases[i].pace);
+		check_ok(rh_cuda_open(0, &options, &device));
+		check_ok(device->ops->reserve(device, (int64_t)256 << 20, &base));
+		device->ops->close(device);
+		(void)dup2(before, STDERR_FILENO);
+		close(before);
+		rewind(said);
+		size_t length = fread(text, 1, sizeof text - 1, said);
+		fclose(said);
+		text[length] = 0;
+		if (!cases[i].line)
+			assert_string_equal(text, "");
+		else if (strncmp(text, cases[i].line, strlen(cases[i].line)) != 0)
+			fail_msg("'%s' does not say '%s'", text, cases[i].line);
+	}
+	runtime_set_pace((struct runtime_pace){.memory_mb_s = 800});
+	(void)runtime_fail_nth(3, "cudaMemsetAsync", cudaErrorECCUncorrectable);
+	check_ok(rh_cuda_open(0, &options, &device));
+	says(device->ops->reserve(device, (int64_t)256 << 20, &base), -EIO,
+	     "device emu:0: probing the memory that was reserved: uncorrectable");
+	device->ops->close(device);
+	(void)runtime_fail_nth(0, "cuda", cudaSuccess);
+	runtime_set_pace((struct runtime_pace){0});
+	assert_int_equal(runtime_held(), 0);
+}
+
 /* Two GPUs, of which the second has a multiprocessor more, or has not. */
 static int unlike_is_told(int larger)
 {
@@ -563,6 +613,7 @@ int main(void)
 	        cmocka_unit_test(test_a_gpu_that_is_not_used_is_told),
 	        cmocka_unit_test(test_gpus_that_are_not_alike_are_told),
 	        cmocka_unit_test(test_kernels_are_loaded_at_the_start),
+	        cmocka_unit_test(test_memory_that_is_not_on_the_card_is_told),
 	        cmocka_unit_test(test_a_fault_of_one_device_is_not_blamed_on_another),
 	        cmocka_unit_test(test_a_time_is_the_same_when_read_later),
 	        cmocka_unit_test(test_streams_wait_for_events_and_for_nothing_else),

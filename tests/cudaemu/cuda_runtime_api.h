@@ -36,6 +36,8 @@ typedef enum {
 enum cudaDeviceAttr {
 	cudaDevAttrMultiProcessorCount = 16,
 	cudaDevAttrKernelExecTimeout = 17,
+	cudaDevAttrMemoryClockRate = 36,
+	cudaDevAttrGlobalMemoryBusWidth = 37,
 	cudaDevAttrComputeCapabilityMajor = 75,
 	cudaDevAttrComputeCapabilityMinor = 76
 };
@@ -79,6 +81,7 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEven
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t rows,
                               enum cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaMemsetAsync(void *dst, int value, size_t bytes, cudaStream_t stream);
 cudaError_t cudaMemset2DAsync(void *dst, size_t pitch, int value, size_t width, size_t rows, cudaStream_t stream);
 
 #endif

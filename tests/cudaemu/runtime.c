@@ -52,11 +52,25 @@ void runtime_set_pace(struct runtime_pace wanted)
 	now.pace = wanted;
 }
 
-/* The program on emulated GPUs (make emu) is told by its environment: RH_EMU_MACHINE "gpus driver major minor free-MiB", and RH_EMU_FAIL
- * "n prefix error" as runtime_fail_nth takes them. */
+void runtime_let_pass(int64_t ns)
+{
+	if (ns)
+		(void)nanosleep(&(struct timespec){ns / 1000000000, ns % 1000000000}, NULL);
+}
+
+int64_t runtime_fill_ns(size_t bytes)
+{
+	if (!now.pace.memory_mb_s || now.pace.slow_fills <= 0)
+		return 0;
+	now.pace.slow_fills--;
+	return (int64_t)bytes * 10 * 1000 / now.pace.memory_mb_s;
+}
+
+/* The program on emulated GPUs (make emu) is told by its environment: RH_EMU_MACHINE "gpus driver major minor free-MiB", RH_EMU_FAIL "n
+ * prefix error" as runtime_fail_nth takes them, and RH_EMU_MEMORY "MB/s slow-fills" as struct runtime_pace has them. */
 __attribute__((constructor)) static void read_environment(void)
 {
-	const char *machine_text = getenv("RH_EMU_MACHINE"), *fault_text = getenv("RH_EMU_FAIL");
+	const char *machine_text = getenv("RH_EMU_MACHINE"), *fault_text = getenv("RH_EMU_FAIL"), *memory_text = getenv("RH_EMU_MEMORY");
 	struct runtime_machine wanted = {0};
 	long long free_mib;
 	unsigned long long n;
@@ -67,6 +81,8 @@ __attribute__((constructor)) static void read_environment(void)
 		wanted.free_bytes = free_mib << 20;
 		runtime_set_machine(&wanted);
 	}
+	if (memory_text)
+		(void)sscanf(memory_text, "%d %d", &now.pace.memory_mb_s, &now.pace.slow_fills);
 	if (fault_text && sscanf(fault_text, "%llu %31s %d", &n, prefix, &error) == 3)
 		(void)runtime_fail_nth(n, prefix, (cudaError_t)error);
 }
@@ -211,7 +227,9 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 	ENTER();
 	*value = attribute == cudaDevAttrComputeCapabilityMajor   ? machine()->major
 	         : attribute == cudaDevAttrComputeCapabilityMinor ? machine()->minor
-	         : attribute == cudaDevAttrKernelExecTimeout      ? 0
+	         : attribute == cudaDevAttrKernelExecTimeout      ? now.pace.drives_display
+	         : attribute == cudaDevAttrMemoryClockRate        ? now.pace.memory_mb_s * 500
+	         : attribute == cudaDevAttrGlobalMemoryBusWidth   ? 8
 	                                                          : 1 + (gpu && gpu == machine()->larger);
 	return cudaSuccess;
 }
@@ -223,7 +241,7 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const v
 	if (!kernel)
 		return runtime_refuse(cudaErrorInvalidDeviceFunction);
 	attributes->binaryVersion = machine()->major * 10 + machine()->minor;
-	(void)nanosleep(&(struct timespec){now.pace.load_ns / 1000000000, now.pace.load_ns % 1000000000}, NULL);
+	runtime_let_pass(now.pace.load_ns);
 	return cudaSuccess;
 }
 

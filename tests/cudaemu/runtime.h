@@ -19,6 +19,9 @@ void runtime_set_machine(const struct runtime_machine *machine);
 /* What takes time there, until the next call; zeroed: nothing. */
 struct runtime_pace {
 	int64_t load_ns; /* to load a kernel */
+	int memory_mb_s; /* what the memory promises, by its clock and width; 0: not known */
+	int slow_fills;  /* so many fills take ten times as long as at that rate */
+	int drives_display;
 };
 void runtime_set_pace(struct runtime_pace pace);
 
