@@ -80,7 +80,7 @@ static int device_reserve(struct rh_device *base, int64_t bytes, void **out)
 	device->reserved_bytes = bytes;
 	device->launch.workspace = device->memory + rounded;
 	*out = memory;
-	return 0;
+	return cuda_probe_memory(device);
 }
 
 /* A range outside what is reserved is our own mistake. */
@@ -244,6 +244,9 @@ static int open_device(struct cuda_device *device)
 	if (rc)
 		return rc;
 	rc = cuda_clock_start(device);
+	if (rc)
+		return rc;
+	rc = cuda_load_kernels(device);
 	if (rc)
 		return rc;
 	rc = blas_create(&device->launch.blas);

@@ -1,6 +1,6 @@
 /* Inside the CUDA device: its struct, its faults, and what its files call of each other. device.c has memory, what commands are checked
- * for, and opening; device_queue.c the worker that carries commands out; device_event.c events and the GPU's clock; gpus.c which GPUs this
- * machine has. */
+ * for, and opening; load.c loads kernels; probe.c finds where memory lies; device_queue.c has the worker that carries commands out;
+ * device_event.c events and the GPU's clock; gpus.c which GPUs this machine has. */
 #ifndef RH_CUDA_DEVICE_INTERNAL_H
 #define RH_CUDA_DEVICE_INTERNAL_H
 
@@ -83,6 +83,9 @@ int cuda_check_gpu(int gpu) RH_MUST;
 cudaError_t cuda_wake(int gpu); /* before anything else makes the GPU's context */
 cudaError_t cuda_memory_of(int gpu, int64_t *free_bytes, int64_t *total_bytes);
 cudaError_t cuda_address_of(int gpu, char address[16]); /* on the PCI bus, as /sys writes it */
+
+int cuda_load_kernels(struct cuda_device *device) RH_MUST; /* load.c: all of the program's, onto the calling thread's GPU */
+int cuda_probe_memory(struct cuda_device *device) RH_MUST; /* probe.c: what was reserved, before anything is written there */
 
 /* device_event.c: slots of struct rh_device_ops, and the clock's beginning, idle time and end. */
 int device_event_create(struct rh_device *base, enum rh_event_use use, struct rh_event **out);

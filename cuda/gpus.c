@@ -8,7 +8,7 @@
 enum {
 	OLDEST = 80, /* sm_80: bf16 products, asynchronous copies to shared memory */
 	OLDEST_OF_FP8 = 89,
-	LOADED_LATER_BYTES = 256 << 20 /* kernels and libraries go to the GPU when first used */
+	LOADED_LATER_BYTES = 256 << 20 /* kernels go to the GPU when a device is opened, libraries' when first used */
 };
 
 const char *cuda_advice(cudaError_t error)
@@ -29,9 +29,13 @@ const char *cuda_advice(cudaError_t error)
 		return "; the GPU drives a display too, whose driver ends long kernels: lower max_length or per_device_train_batch_size, "
 		       "or train on a GPU without a display";
 	case cudaErrorNoKernelImageForDevice:
+	case cudaErrorInvalidDeviceFunction:
 		return "; this program has no code for this GPU: build it with a CUDA toolkit that knows it (make clean && make)";
 	case cudaErrorUnsupportedPtxVersion:
 		return "; this program is newer than the NVIDIA driver: install a newer driver";
+	case cudaErrorJitCompilerNotFound:
+		return "; this program has no code for this GPU, and the driver's compiler (libnvidia-ptxjitcompiler.so) is not there: install "
+		       "all of the NVIDIA driver, or build with a CUDA toolkit that knows this GPU (make clean && make)";
 	case cudaErrorSystemDriverMismatch:
 		return "; the NVIDIA driver was updated: restart the machine";
 	case cudaErrorUnknown:
@@ -49,8 +53,8 @@ static int refused(int gpu, cudaError_t error)
 }
 
 /* The first call of CUDA's in a process. Streams share queues to the GPU, 8 unless the environment says otherwise. A worker has five
- * streams, and a copy that shares a queue with another stream would wait for that one. Kernels go to the GPU when they are first used,
- * which CUDA does by itself from 12.2 on: before, all of cuBLASLt's would go there after its free memory was asked for. */
+ * streams, and a copy that shares a queue with another stream would wait for that one. A library's kernels go to the GPU when first
+ * used, as CUDA has it by itself from 12.2 on: before, all of cuBLASLt's would go there after its free memory was asked for. */
 int rh_cuda_count(void)
 {
 	int count = 0, driver = 0;

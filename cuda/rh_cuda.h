@@ -38,6 +38,8 @@ extern "C" {
 #include "core/philox.h"
 #include "device/op.h"
 
+#include "cuda/kernel_list.h"
+
 /* launch.c: after a kernel's launch: 0, or a negative errno with the error line made. CUDA's error stays for the device, which says what
  * to do about it. */
 int cuda_launched(const char *kernel);
@@ -47,6 +49,24 @@ int cuda_launched(const char *kernel);
 struct CUstream_st;
 
 enum { RH_WARP = 32 };
+
+/* What the program keeps of a kernel, one object for each: its row in the list of all. RH_LAUNCH names the object, and so it is made before
+ * main begins, whether the kernel is ever launched or not. */
+template <auto Kernel> struct rh_kernel_of {
+	struct cuda_listed_kernel row;
+
+	rh_kernel_of() : row{(const void *)Kernel, __PRETTY_FUNCTION__, NULL}
+	{
+		cuda_list_kernel(&row);
+	}
+	static rh_kernel_of own;
+};
+template <auto Kernel> rh_kernel_of<Kernel> rh_kernel_of<Kernel>::own;
+
+template <auto Kernel> static inline void rh_list_kernel(void)
+{
+	(void)&rh_kernel_of<Kernel>::own;
+}
 
 #ifdef RH_CUDA_EMULATED
 #include <cudaemu.h>
@@ -72,13 +92,13 @@ typedef __half rh_f16;
 	extern __shared__ __align__(128) unsigned char rh_dynamic_shared[];                                                                \
 	type *const name = (type *)(rh_dynamic_shared + (offset))
 #define RH_LAUNCH(kernel, grid, block, dynamic_bytes, stream, ...)                                                                         \
-	rh_launch(                                                                                                                         \
-	        #kernel, kernel, dim3(grid), dim3(block),                                                                                  \
-	        [](size_t bytes) {                                                                                                         \
-		        static std::atomic<int> allowed[RH_GPUS];                                                                          \
-		        return rh_dynamic{bytes, allowed};                                                                                 \
-	        }(dynamic_bytes),                                                                                                          \
-	        stream, __VA_ARGS__)
+	(rh_list_kernel<kernel>(), rh_launch(                                                                                              \
+	                                   #kernel, kernel, dim3(grid), dim3(block),                                                       \
+	                                   [](size_t bytes) {                                                                              \
+		                                   static std::atomic<int> allowed[RH_GPUS];                                               \
+		                                   return rh_dynamic{bytes, allowed};                                                      \
+	                                   }(dynamic_bytes),                                                                               \
+	                                   stream, __VA_ARGS__))
 
 enum {
 	RH_DYNAMIC_BYTES_UNASKED = 48 << 10, /* more must be asked for, of each GPU */

@@ -172,6 +172,90 @@ static void test_a_gpu_that_is_not_used_is_told(void **state)
 	assert_string_equal(getenv("CUDA_MODULE_LOADING"), "LAZY"); /* else a library's kernels take memory that was planned with */
 }
 
+/* All kernels, by name, when a device is opened; where that takes long a line says so, once. */
+static void test_kernels_are_loaded_at_the_start(void **state)
+{
+	(void)state;
+	struct rh_cuda_options options = {0};
+	struct rh_device *device;
+	(void)runtime_fail_nth(0, "cudaFuncGetAttributes", cudaSuccess);
+	check_ok(rh_cuda_open(0, &options, &device));
+	device->ops->close(device);
+	uint64_t kernels = runtime_fail_nth(0, "cudaFuncGetAttributes", cudaSuccess);
+	assert_true(kernels > 200);
+	for (uint64_t n = 1; n <= kernels; n += kernels - 1) { /* the first, and the last */
+		char line[512];
+		(void)runtime_fail_nth(n, "cudaFuncGetAttributes", cudaErrorNoKernelImageForDevice);
+		says(rh_cuda_open(0, &options, &device), -EIO, "device emu:0: loading kernel ");
+		snprintf(line, sizeof line, "%s", rh_error(-EIO));
+		const char *name = strstr(line, "kernel ") + strlen("kernel ");
+		assert_true(strcspn(name, " <") > 3 && !strchr(name, '=') && !strchr(name, '['));
+	}
+	(void)runtime_fail_nth(0, "cuda", cudaSuccess);
+	for (int is_slow = 0; is_slow < 2; is_slow++) {
+		struct rh_log_kept kept = {0}, *before = rh_log_keep(&kept);
+		runtime_set_pace((struct runtime_pace){.load_ns = is_slow ? 1200000000 / (int64_t)kernels : 0});
+		check_ok(rh_cuda_open(0, &options, &device));
+		device->ops->close(device);
+		(void)rh_log_keep(before);
+		runtime_set_pace((struct runtime_pace){0});
+		assert_int_equal(kept.first != NULL, is_slow);
+		assert_true(kept.first == kept.last);
+		rh_log_forget(&kept);
+	}
+	assert_int_equal(runtime_held(), 0);
+}
+
+/* A run's memory that lies on the card, or not; a card that was idle; one that drives a display. */
+static void test_memory_that_is_not_on_the_card_is_told(void **state)
+{
+	(void)state;
+	static const struct {
+		struct runtime_pace pace;
+		const char *line; /* NULL: none */
+	} cases[] = {
+	        {{0}, NULL},
+	        {{.memory_mb_s = 800}, NULL},
+	        {{.memory_mb_s = 800, .slow_fills = 1}, NULL},
+	        {{.memory_mb_s = 800, .drives_display = 1}, "device emu:0: the memory reserved for the run lies on the card: it takes "},
+	        {{.memory_mb_s = 800, .slow_fills = 100},
+	         "warning: device emu:0: of 1 places in the memory reserved for the run 1 take 0.1 GB/s, the card's memory 1: they seem to "
+	         "lie in host memory, and steps will be slow; end what else uses the GPU, or lower max_vram"},
+	};
+	struct rh_cuda_options options = {0};
+	struct rh_device *device;
+	void *base;
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		char text[1024] = "";
+		FILE *said = tmpfile();
+		int before = dup(STDERR_FILENO);
+		assert_true(said && dup2(fileno(said), STDERR_FILENO) >= 0);
+		runtime_set_pace(cases[i].pace);
+		check_ok(rh_cuda_open(0, &options, &device));
+		check_ok(device->ops->reserve(device, (int64_t)256 << 20, &base));
+		device->ops->close(device);
+		(void)dup2(before, STDERR_FILENO);
+		close(before);
+		rewind(said);
+		size_t length = fread(text, 1, sizeof text - 1, said);
+		fclose(said);
+		text[length] = 0;
+		if (!cases[i].line)
+			assert_string_equal(text, "");
+		else if (strncmp(text, cases[i].line, strlen(cases[i].line)) != 0)
+			fail_msg("'%s' does not say '%s'", text, cases[i].line);
+	}
+	runtime_set_pace((struct runtime_pace){.memory_mb_s = 800});
+	(void)runtime_fail_nth(3, "cudaMemsetAsync", cudaErrorECCUncorrectable);
+	check_ok(rh_cuda_open(0, &options, &device));
+	says(device->ops->reserve(device, (int64_t)256 << 20, &base), -EIO,
+	     "device emu:0: probing the memory that was reserved: uncorrectable");
+	device->ops->close(device);
+	(void)runtime_fail_nth(0, "cuda", cudaSuccess);
+	runtime_set_pace((struct runtime_pace){0});
+	assert_int_equal(runtime_held(), 0);
+}
+
 /* Two GPUs, of which the second has a multiprocessor more, or has not. */
 static int unlike_is_told(int larger)
 {
@@ -447,12 +531,16 @@ static void test_an_error_says_how_to_mend_it(void **state)
 		const char *call, *line;
 	} cases[] = {
 	        {cudaErrorIllegalAddress, "cudaPeekAtLastError", "with CUDA_LAUNCH_BLOCKING=1, as an earlier op may be at fault"},
-	        {cudaErrorLaunchTimeout, "cudaPeekAtLastError", "the GPU drives a display too, whose driver ends long kernels: lower max_length"},
+	        {cudaErrorLaunchTimeout, "cudaPeekAtLastError",
+	         "the GPU drives a display too, whose driver ends long kernels: lower max_length"},
 	        {cudaErrorNoKernelImageForDevice, "cudaLaunchKernel", "this program has no code for this GPU: build it"},
 	        {cudaErrorUnsupportedPtxVersion, "cudaPeekAtLastError", "newer than the NVIDIA driver: install a newer driver"},
 	        {cudaErrorMemoryAllocation, "cudaLaunchKernel", "fill: out of memory; lower max_vram"},
 	        {cudaErrorSystemDriverMismatch, "cudaInitDevice", "the NVIDIA driver was updated: restart the machine"},
 	        {cudaErrorUnknown, "cudaMemcpyAsync", "dmesg"},
+	        {cudaErrorNoKernelImageForDevice, "cudaFuncGetAttributes", "onto a GPU of compute capability 8.9: "},
+	        {cudaErrorInvalidDeviceFunction, "cudaFuncGetAttributes", "this program has no code for this GPU: build it"},
+	        {cudaErrorJitCompilerNotFound, "cudaFuncGetAttributes", "libnvidia-ptxjitcompiler.so"},
 	        {cudaErrorMemoryAllocation, "cudaInitDevice", "end what else uses the GPU"},
 	};
 	char line[512];
@@ -524,6 +612,8 @@ int main(void)
 	        cmocka_unit_test(test_gpus_that_cannot_serve_say_why),
 	        cmocka_unit_test(test_a_gpu_that_is_not_used_is_told),
 	        cmocka_unit_test(test_gpus_that_are_not_alike_are_told),
+	        cmocka_unit_test(test_kernels_are_loaded_at_the_start),
+	        cmocka_unit_test(test_memory_that_is_not_on_the_card_is_told),
 	        cmocka_unit_test(test_a_fault_of_one_device_is_not_blamed_on_another),
 	        cmocka_unit_test(test_a_time_is_the_same_when_read_later),
 	        cmocka_unit_test(test_streams_wait_for_events_and_for_nothing_else),

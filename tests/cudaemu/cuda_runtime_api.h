@@ -13,10 +13,12 @@ typedef enum {
 	cudaErrorMemoryAllocation = 2,
 	cudaErrorInsufficientDriver = 35,
 	cudaErrorDevicesUnavailable = 46,
+	cudaErrorInvalidDeviceFunction = 98,
 	cudaErrorNoDevice = 100,
 	cudaErrorInvalidDevice = 101,
 	cudaErrorNoKernelImageForDevice = 209,
 	cudaErrorECCUncorrectable = 214,
+	cudaErrorJitCompilerNotFound = 221,
 	cudaErrorUnsupportedPtxVersion = 222,
 	cudaErrorInvalidResourceHandle = 400,
 	cudaErrorNotReady = 600,
@@ -34,12 +36,18 @@ typedef enum {
 enum cudaDeviceAttr {
 	cudaDevAttrMultiProcessorCount = 16,
 	cudaDevAttrKernelExecTimeout = 17,
+	cudaDevAttrMemoryClockRate = 36,
+	cudaDevAttrGlobalMemoryBusWidth = 37,
 	cudaDevAttrComputeCapabilityMajor = 75,
 	cudaDevAttrComputeCapabilityMinor = 76
 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
 enum { cudaEventBlockingSync = 1, cudaEventDisableTiming = 2, cudaStreamNonBlocking = 1, cudaHostRegisterPortable = 1 };
 enum { cudaDeviceScheduleBlockingSync = 4, cudaInitDeviceFlagsAreValid = 1 };
+
+struct cudaFuncAttributes {
+	int binaryVersion;
+};
 
 typedef struct CUstream_st *cudaStream_t;
 typedef struct CUevent_st *cudaEvent_t;
@@ -54,6 +62,7 @@ cudaError_t cudaSetDevice(int device);
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
 cudaError_t cudaDeviceGetPCIBusId(char *address, int length, int device);
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *kernel);
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes);
 cudaError_t cudaMalloc(void **memory, size_t bytes);
 cudaError_t cudaFree(void *memory);
@@ -72,6 +81,7 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEven
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t rows,
                               enum cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaMemsetAsync(void *dst, int value, size_t bytes, cudaStream_t stream);
 cudaError_t cudaMemset2DAsync(void *dst, size_t pitch, int value, size_t width, size_t rows, cudaStream_t stream);
 
 #endif

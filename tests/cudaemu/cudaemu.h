@@ -63,7 +63,8 @@ struct rh_f16 {
 	static char name##_key;                                                                                                            \
 	type *const name = (type *)cudaemu_dynamic(&name##_key, #name, offset, sizeof(type) * (size_t)(count))
 #define RH_LAUNCH(kernel, grid, block, dynamic_bytes, stream, ...)                                                                         \
-	(cudaemu_launch<kernel>(stream, dim3(grid), dim3(block), dynamic_bytes, __VA_ARGS__), cuda_launched(#kernel))
+	(rh_list_kernel<kernel>(), cudaemu_launch<kernel>(stream, dim3(grid), dim3(block), dynamic_bytes, __VA_ARGS__),                    \
+	 cuda_launched(#kernel))
 
 void cudaemu_barrier(const char *file, int line);
 void cudaemu_check_aligned(const void *at, const char *file, int line);

@@ -114,6 +114,13 @@ static void move(const struct command *command)
 	}
 }
 
+static void fill_slowly(const struct command *command)
+{
+	int64_t ns = runtime_fill_ns(command->bytes.rows * command->bytes.width);
+	move(command);
+	runtime_let_pass(ns);
+}
+
 static const struct command *head(const struct CUstream_st *stream)
 {
 	return stream->count ? &stream->ring[stream->first] : NULL;
@@ -137,7 +144,9 @@ static void run_next(struct CUstream_st *stream)
 		if (runs)
 			command.run(command.argument);
 		free(command.argument);
-	} else if (runs && (command.kind == COPY || command.kind == FILL)) {
+	} else if (runs && command.kind == FILL) {
+		fill_slowly(&command);
+	} else if (runs && command.kind == COPY) {
 		move(&command);
 	} else if (command.kind == RECORD) {
 		clock_gettime(CLOCK_MONOTONIC, &time);
@@ -453,4 +462,10 @@ cudaError_t cudaMemset2DAsync(void *dst, size_t pitch, int value, size_t width, 
 {
 	ENTER();
 	return enqueue(stream, &(struct command){.kind = FILL, .bytes = {dst, NULL, pitch, 0, width, rows, value}});
+}
+
+cudaError_t cudaMemsetAsync(void *dst, int value, size_t bytes, cudaStream_t stream)
+{
+	ENTER();
+	return enqueue(stream, &(struct command){.kind = FILL, .bytes = {dst, NULL, bytes, 0, bytes, 1, value}});
 }

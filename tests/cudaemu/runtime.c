@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { GPUS_MAX = 64, PINNED_MAX = 256 };
 
@@ -22,6 +23,7 @@ static _Thread_local cudaError_t last;                       /* as CUDA has it *
 static _Thread_local int current_gpu;                        /* likewise */
 static struct {
 	struct runtime_machine machine;
+	struct runtime_pace pace;
 	int set;
 	int64_t used[GPUS_MAX], objects;
 	struct allocation *allocations;
@@ -45,11 +47,30 @@ void runtime_set_machine(const struct runtime_machine *wanted)
 		now.machine = *wanted;
 }
 
-/* The program on emulated GPUs (make emu) is told by its environment: RH_EMU_MACHINE "gpus driver major minor free-MiB", and RH_EMU_FAIL
- * "n prefix error" as runtime_fail_nth takes them. */
+void runtime_set_pace(struct runtime_pace wanted)
+{
+	now.pace = wanted;
+}
+
+void runtime_let_pass(int64_t ns)
+{
+	if (ns)
+		(void)nanosleep(&(struct timespec){ns / 1000000000, ns % 1000000000}, NULL);
+}
+
+int64_t runtime_fill_ns(size_t bytes)
+{
+	if (!now.pace.memory_mb_s || now.pace.slow_fills <= 0)
+		return 0;
+	now.pace.slow_fills--;
+	return (int64_t)bytes * 10 * 1000 / now.pace.memory_mb_s;
+}
+
+/* The program on emulated GPUs (make emu) is told by its environment: RH_EMU_MACHINE "gpus driver major minor free-MiB", RH_EMU_FAIL "n
+ * prefix error" as runtime_fail_nth takes them, and RH_EMU_MEMORY "MB/s slow-fills" as struct runtime_pace has them. */
 __attribute__((constructor)) static void read_environment(void)
 {
-	const char *machine_text = getenv("RH_EMU_MACHINE"), *fault_text = getenv("RH_EMU_FAIL");
+	const char *machine_text = getenv("RH_EMU_MACHINE"), *fault_text = getenv("RH_EMU_FAIL"), *memory_text = getenv("RH_EMU_MEMORY");
 	struct runtime_machine wanted = {0};
 	long long free_mib;
 	unsigned long long n;
@@ -60,6 +81,8 @@ __attribute__((constructor)) static void read_environment(void)
 		wanted.free_bytes = free_mib << 20;
 		runtime_set_machine(&wanted);
 	}
+	if (memory_text)
+		(void)sscanf(memory_text, "%d %d", &now.pace.memory_mb_s, &now.pace.slow_fills);
 	if (fault_text && sscanf(fault_text, "%llu %31s %d", &n, prefix, &error) == 3)
 		(void)runtime_fail_nth(n, prefix, (cudaError_t)error);
 }
@@ -204,8 +227,21 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 	ENTER();
 	*value = attribute == cudaDevAttrComputeCapabilityMajor   ? machine()->major
 	         : attribute == cudaDevAttrComputeCapabilityMinor ? machine()->minor
-	         : attribute == cudaDevAttrKernelExecTimeout      ? 0
+	         : attribute == cudaDevAttrKernelExecTimeout      ? now.pace.drives_display
+	         : attribute == cudaDevAttrMemoryClockRate        ? now.pace.memory_mb_s * 500
+	         : attribute == cudaDevAttrGlobalMemoryBusWidth   ? 8
 	                                                          : 1 + (gpu && gpu == machine()->larger);
+	return cudaSuccess;
+}
+
+/* A kernel is there once somebody asked for it: here, all are. */
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *kernel)
+{
+	ENTER();
+	if (!kernel)
+		return runtime_refuse(cudaErrorInvalidDeviceFunction);
+	attributes->binaryVersion = machine()->major * 10 + machine()->minor;
+	runtime_let_pass(now.pace.load_ns);
 	return cudaSuccess;
 }
 

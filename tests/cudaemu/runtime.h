@@ -16,6 +16,15 @@ struct runtime_machine {
 /* Until the next call; NULL: 64 GPUs of capability 8.9 with 24 GiB. */
 void runtime_set_machine(const struct runtime_machine *machine);
 
+/* What takes time there, until the next call; zeroed: nothing. */
+struct runtime_pace {
+	int64_t load_ns; /* to load a kernel */
+	int memory_mb_s; /* what the memory promises, by its clock and width; 0: not known */
+	int slow_fills;  /* so many fills take ten times as long as at that rate */
+	int drives_display;
+};
+void runtime_set_pace(struct runtime_pace pace);
+
 /* Calls that begin with `prefix` ("cuda" for all) are counted from now on; the n-th returns `error`, and if that error ruins a GPU's
  * context, so does every later call. 0: none. Returns how many were counted since the last time, and forgets the error. A kernel's
  * launch counts as cudaLaunchKernel and cudaPeekAtLastError, an op's as the latter, with which both end. */

@@ -26,6 +26,10 @@ void runtime_count_object(int more);
 enum runtime_pinned { RUNTIME_PAGEABLE, RUNTIME_PINNED_IN_PART, RUNTIME_PINNED };
 enum runtime_pinned runtime_pinned(const void *memory, size_t bytes);
 
+void runtime_let_pass(int64_t ns);
+/* How long the next fill takes at least. The caller holds queue.c's lock. */
+int64_t runtime_fill_ns(size_t bytes);
+
 /* queue.c: nothing is under way on the GPU. */
 void runtime_drain(int gpu);
 
