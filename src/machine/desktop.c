@@ -25,7 +25,8 @@ void rh_devices_tell_desktop(const char *device)
 	}
 	rh_error_clear();
 	if (has_gpus && rh_doctor_is_wsl(root ? root : ""))
-		rh_note("the GPU is reached through Windows (WSL 2): what does not fit its memory may lie in host memory without an error (the "
+		rh_note("the GPU is reached through Windows (WSL 2): what does not fit its memory may lie in host memory without an error "
+		        "(the "
 		        "run's is probed when it is reserved), and little host memory can be registered; where steps take longer than "
 		        "predicted, lower max_vram");
 }

@@ -284,7 +284,8 @@ int config_check_lenders(const struct rh_model_config *config, const char *where
 		int kind = config->layer[i].windowed != 0;
 		lends[kind] |= i < first;
 		if (!lends[kind])
-			return rh_fail(-EINVAL, "%s: layer %lld is to reuse the keys of a layer with%s a window, but layers 0 to %lld are none",
+			return rh_fail(-EINVAL,
+			               "%s: layer %lld is to reuse the keys of a layer with%s a window, but layers 0 to %lld are none",
 			               where, (long long)i, kind ? "" : "out", (long long)first - 1);
 	}
 	return 0;

@@ -47,7 +47,7 @@ static void size(const struct rh_model_config *config, struct rh_layer *layer)
 {
 	const struct rh_traits *traits = &layer->traits;
 	int64_t keys = traits->delta_key_heads, per_key = traits->delta_heads / keys, values = per_key * traits->delta_value;
-	int is_fused = !rh_proj_name(rh_model_names(config), traits->mixer, IN_Z);
+	int is_fused = !rh_proj_name(rh_model_names(config), traits->mixer, traits->mlp, IN_Z);
 	layout_size(config, layer, IN_QKV, layer->width, channels_of(traits), 0);
 	layout_size(config, layer, IN_Z, layer->width, values_of(traits), is_fused);
 	layout_size(config, layer, IN_B, layer->width, traits->delta_heads, 0);
@@ -313,13 +313,14 @@ static void declare(const struct rh_emit *emit, int index, struct emit_table *ta
 	int64_t tokens = emit->shape.tokens, channels = channels_of(traits), values = values_of(traits), wide = layer->proj[IN_QKV].outputs;
 	enum rh_dtype act = emit->model->dtype;
 	const struct emit_origin of_x = {RH_MAKER_MIXER, RH_ROW_SET(RH_ROW_X), 0}, of_qkv = {RH_MAKER_MIXER, RH_ROW_SET(QKV), 0};
+	const struct emit_origin in_qkv = {RH_MAKER_MIXER, of_x.from | of_qkv.from, 0}; /* a row of_input: x is normed for it, too */
 	const struct emit_origin of_conv = {RH_MAKER_MIXER, RH_ROW_SET(CONV) | RH_ROW_SET(BA), 0};
 	const struct emit_origin of_out = {RH_MAKER_MIXER, RH_ROW_SET(OUT) | RH_ROW_SET(Z), 0}; /* the op that makes them reads both */
 	const struct emit_origin of_backward = {RH_MAKER_BACKWARD, 0, emit->deferred && learns(emit, index, HALF_INPUT)};
 	const struct emit_origin of_z_backward = {RH_MAKER_BACKWARD, 0, of_backward.is_deferred && !has_z(layer)};
 	const struct emit_origin input_of_out = {RH_MAKER_BACKWARD, 0, emit->deferred && learns(emit, index, HALF_OUTPUT)};
 	emit_row(table, QKV, act, tokens, wide, of_x);
-	emit_row(table, Z, act, tokens, values, has_z(layer) ? of_qkv : of_x);
+	emit_row(table, Z, act, tokens, values, has_z(layer) ? in_qkv : of_x);
 	emit_row(table, BA, act, tokens, 2 * traits->delta_heads, of_x);
 	emit_row(table, CONV, act, tokens, channels, of_qkv);
 	emit_row(table, OUT, act, tokens, values, of_conv);

@@ -235,8 +235,8 @@ static int same_traits(const struct rh_traits *a, const struct rh_traits *b, enu
 int rh_layers_alike(const struct rh_model *model, int a, int b, enum rh_alike in)
 {
 	const struct rh_layer *x = &model->layer[a], *y = &model->layer[b];
-	return x->kind == y->kind && x->width == y->width && !memcmp(x->side, y->side, sizeof x->side) && same_block(model, x->block[0], y->block[0]) &&
-	       same_block(model, x->block[RH_BLOCK_ADAPTER], y->block[RH_BLOCK_ADAPTER]) &&
+	return x->kind == y->kind && x->width == y->width && !memcmp(x->side, y->side, sizeof x->side) &&
+	       same_block(model, x->block[0], y->block[0]) && same_block(model, x->block[RH_BLOCK_ADAPTER], y->block[RH_BLOCK_ADAPTER]) &&
 	       same_block(model, x->block[RH_BLOCK_TABLE], y->block[RH_BLOCK_TABLE]) && !memcmp(x->use, y->use, sizeof x->use) &&
 	       same_traits(&x->traits, &y->traits, in) && !memcmp(x->norm, y->norm, sizeof x->norm) && x->scalar == y->scalar &&
 	       !memcmp(x->own, y->own, sizeof x->own) && !memcmp(x->routed, y->routed, sizeof x->routed) &&

@@ -459,8 +459,8 @@ int rh_stage_recompute_part(struct rh_emit *emit, struct rh_stage_part part, str
 		want_recomputed(emit, part.lo, &state->layer[part.lo]);
 		emit_rope_tables(emit, &state->layer[part.lo]);
 		state->load = begin_load(emit, emit->arena, part.lo, x);
-		state->side = begin_side(emit, side_of(emit->model, part.stage_lo, part.stage_hi), part.lo,
-		                         state->layer[part.lo].view[RH_ROW_X]);
+		state->side =
+		        begin_side(emit, side_of(emit->model, part.stage_lo, part.stage_hi), part.lo, state->layer[part.lo].view[RH_ROW_X]);
 	}
 	emit->is_backward = 1;
 	emit->ropes = state->ropes;
