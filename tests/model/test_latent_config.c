@@ -8,7 +8,7 @@
 
 #define GLM      "{\"model_type\":\"glm4_moe_lite\",\"num_hidden_layers\":4"
 #define SMALL    ",\"n_routed_experts\":8,\"num_experts_per_tok\":2"
-#define YARN     ",\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":10000,\"factor\":40,\"original_max_position_embeddings\":4096,"
+#define YARN     ",\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":10000,\"factor\":40,\"original_max_position_embeddings\":64,"
 #define ALL_DIMS "\"mscale\":1.0,\"mscale_all_dim\":1.0}"
 
 /* transformers' defaults are GLM-4.7-Flash's. */
