@@ -116,6 +116,7 @@ static void test_full_training_is_the_same_everywhere(void **state)
 	(void)state;
 	sweep(&(struct what){.model = "smollm2", .micro_batches = 7}); /* tied head */
 	sweep(&(struct what){.model = "llama2", .micro_batches = 5});
+	sweep(&(struct what){.model = "glm4-lite", .micro_batches = 4});
 	sweep(&(struct what){.model = "bert-mlm", .micro_batches = 4}); /* its embedding's backward reads weights: of a norm */
 }
 
@@ -133,6 +134,7 @@ static void test_bf16_training_is_the_same_everywhere(void **state)
 	(void)state;
 	sweep(&(struct what){.model = "smollm2", .dtype = RH_BF16, .micro_batches = 5});
 	sweep(&(struct what){.model = "llama-bias", .adapter = "adapter", .dtype = RH_BF16, .micro_batches = 5});
+	sweep(&(struct what){.model = "glm4-lite", .adapter = "adapter", .dtype = RH_BF16, .micro_batches = 4});
 }
 
 /* Each router's gradient holds what the layers above it chose, which other stages and devices computed. */
