@@ -41,7 +41,7 @@ from models_build import GGUF_MODELS, MODELS, adapters_of, empty, generator, loa
 from models_gguf import write_gguf_model
 
 HERE = Path(__file__).resolve().parent / "models"
-BF16_MODELS = ("smollm2", "qwen3")
+BF16_MODELS = ("smollm2", "qwen3", "qwen3.5")  # the last: A_log and dt_bias are rounded too
 LENGTHS = {"qwen3.5": (11, 1, 70), "qwen3.5-moe": (11, 1, 70), "qwen3-next": (11, 1, 70)}  # more than a chunk of the gated delta rule
 STEP_GRADIENTS = ("smollm2", "qwen3")  # a tied head and an untied one; the others keep the norm only, for the sake of size
 attention = None  # --spread: the implementation to use instead

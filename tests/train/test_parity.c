@@ -302,10 +302,11 @@ static void test_full_curves_equal_hugging_face(void **state)
 static void test_bf16_curves_equal_hugging_face(void **state)
 {
 	(void)state;
-	static const char *const both[] = {"smollm2", "qwen3"};
-	for (int i = 0; i < 2; i++) {
-		curve_is(&(struct curve){both[i], "adapter", "lora_bf16", RH_BF16, 10, 5e-3, 5e-3, 0});
-		curve_is(&(struct curve){both[i], NULL, "full_bf16", RH_BF16, 10, 5e-3, 5e-3, 0});
+	static const char *const names[] = {"smollm2", "qwen3", "qwen3.5"};
+	for (int i = 0; i < 3; i++) {
+		double most = 5e-3 * rule_room(names[i], 2); /* transformers rounds between convolution and silu, norm and gate */
+		curve_is(&(struct curve){names[i], "adapter", "lora_bf16", RH_BF16, 10, most, most, 0});
+		curve_is(&(struct curve){names[i], NULL, "full_bf16", RH_BF16, 10, most, most, 0});
 	}
 }
 
