@@ -584,7 +584,7 @@ part_steps-moe() {
 part_rtx() {
 	local first=$(($(wc -l <"$out/results.jsonl") + 1)) kind
 	export RH_SHARED_BYTES=102400
-	for kind in attention-128 attention-64 attention-96 attention-256; do relay "$kind" "$tools" kernels "$device" $kind; done
+	for kind in attention-128 attention-64 attention-96 attention-256 attention-512; do relay "$kind" "$tools" kernels "$device" $kind; done
 	tail -n +$first "$out/results.jsonl" | grep '"bench": "attention"' | grep '"who": "ours"' | grep -E '"length": (4096|16384),' >"$scratch/attention.jsonl"
 	peer attention attention "$scratch/attention.jsonl" --forward-bar 0.8
 	relay "scaled products" "$tools" scaled "$device"

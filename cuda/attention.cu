@@ -18,52 +18,8 @@
  *
  * Sums: mma's within 16 keys, then in ascending order of tiles: a function of the shapes and, where there is a window, of M. Probabilities
  * are rounded to bf16 for the second product; the denominator is the sum of the unrounded ones. */
-#include "cuda/attention_mma.h"
+#include "cuda/attention_softmax.h"
 #include "cuda/kernels.h"
-
-/* A lane's two rows: the largest score so far, times scale / ln 2, and its own columns' share of the denominator. */
-struct softmax {
-	float largest[2], sum[2];
-};
-
-/* Scores become probabilities, relative to the largest score so far; `shrink` is what all before is to be multiplied with. */
-template <int N> RH_DEVICE void step(struct softmax *row, float (&s)[N / 8][4], float scale_log2, float (&shrink)[2])
-{
-	RH_UNROLL
-	for (int half = 0; half < 2; half++) {
-		float largest = -INFINITY;
-		RH_UNROLL
-		for (int n = 0; n < N / 8; n++)
-			largest = fmaxf(largest, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
-		largest = fmaxf(largest, rh_shuffle_xor(largest, 1)); /* the four lanes that share a row */
-		largest = fmaxf(largest, rh_shuffle_xor(largest, 2));
-		largest = fmaxf(row->largest[half], largest * scale_log2);
-		float base = largest == -INFINITY ? 0 : largest; /* no key seen so far: probabilities 0, not NaN */
-		shrink[half] = rh_exp2(row->largest[half] - base);
-		float sum = row->sum[half] * shrink[half];
-		RH_UNROLL
-		for (int n = 0; n < N / 8; n++) {
-			s[n][2 * half] = rh_exp2(s[n][2 * half] * scale_log2 - base);
-			s[n][2 * half + 1] = rh_exp2(s[n][2 * half + 1] * scale_log2 - base);
-			sum += s[n][2 * half] + s[n][2 * half + 1];
-		}
-		row->largest[half] = largest;
-		row->sum[half] = sum;
-	}
-}
-
-/* 1 / denominator, and lse. */
-RH_DEVICE void finish(const struct softmax *row, float (&factor)[2], float (&lse)[2])
-{
-	RH_UNROLL
-	for (int half = 0; half < 2; half++) {
-		float sum = row->sum[half];
-		sum += rh_shuffle_xor(sum, 1);
-		sum += rh_shuffle_xor(sum, 2);
-		factor[half] = sum > 0 ? 1 / sum : 0;
-		lse[half] = sum > 0 ? row->largest[half] * 0.693147180559945f + logf(sum) : -INFINITY;
-	}
-}
 
 /* In elements: a tile of keys, one of values, and queries, which pass through the values' place where registers then hold them. */
 template <int D, int M, int THREADS> struct forward_layout {
@@ -103,10 +59,8 @@ template <int D, int M, int THREADS> RH_KERNEL(THREADS, 2 * ATTENTION_THREADS / 
 	float o[M][D / 8][4] = {};
 	struct softmax row[M];
 	RH_UNROLL
-	for (int m = 0; m < M; m++) {
-		row[m].largest[0] = row[m].largest[1] = attention_sink<rh_bf16>(a, at.head) * 1.442695040888963f;
-		row[m].sum[0] = row[m].sum[1] = a.sink && at.lane % 4 == 0 ? 1 : 0; /* a sink is one of the four lanes' */
-	}
+	for (int m = 0; m < M; m++)
+		row[m] = softmax_begin(a, at.head);
 	for (int j = at.first_key; j < at.end_key; j += KEYS) {
 		left = rh_opaque(left), right = rh_opaque(right);
 		rh_copy_async_wait<0>();
@@ -134,7 +88,7 @@ template <int D, int M, int THREADS> RH_KERNEL(THREADS, 2 * ATTENTION_THREADS / 
 			float shrink[2];
 			if (edge)
 				tile_hide_keys<KEYS>(s[m], a, t, own + m * 16, j + at.lane % 4 * 2, -INFINITY);
-			step<KEYS>(&row[m], s[m], a.scale_log2, shrink);
+			softmax_step<KEYS>(&row[m], s[m], a.scale_log2, shrink);
 			if (!rh_ballot(shrink[0] != 1 || shrink[1] != 1))
 				continue; /* mostly, once some keys are seen */
 			RH_UNROLL
@@ -155,7 +109,7 @@ template <int D, int M, int THREADS> RH_KERNEL(THREADS, 2 * ATTENTION_THREADS / 
 	RH_UNROLL
 	for (int m = 0; m < M; m++) {
 		float factor[2], lse[2];
-		finish(&row[m], factor, lse);
+		softmax_finish(&row[m], factor, lse);
 		RH_UNROLL
 		for (int half = 0; half < 2; half++) {
 			int i = own + m * 16 + half * 8;
@@ -194,8 +148,10 @@ int attention_mma_forward(const struct attention_args *a, CUstream_st *stream)
 		return forward_of<96>(a, stream);
 	case 128:
 		return forward_of<128>(a, stream);
-	default:
+	case 256:
 		return attention_fits(forward_layout<256, 1, 256>::bytes, 1) ? forward<256, 1, 256>(a, stream) : forward<256, 1>(a, stream);
+	default:
+		return attention_forward_512(a, stream);
 	}
 }
 

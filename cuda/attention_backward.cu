@@ -251,6 +251,8 @@ template <int D> static int backward(const struct attention_args *a, CUstream_st
 
 int attention_mma_backward(const struct attention_args *a, CUstream_st *stream)
 {
+	if (a->dim == 512)
+		return attention_backward_512(a, stream);
 	if (a->dim == 256) {
 		int rc = dq<256, 1>(a, stream);
 		if (rc < 0)

@@ -41,17 +41,6 @@ RH_DEVICE void weighted_columns(float (&d)[TILES][COLS / 8][4], const rh_bf16 *l
 	}
 }
 
-/* The tile that the walk is at, on its way; and the sums of one of its rows, a thread each. */
-template <typename L>
-RH_DEVICE struct row_sums queries_copy(const struct attention_args &a, const struct attention_tile &t, const struct query_walk &walk,
-                                       rh_bf16 *q, rh_bf16 *d_o)
-{
-	int own = (int)threadIdx.x, there = t.lq - walk.i;
-	tile_copy<L::N, L::D, L::THREADS>(q, a.q, t.q0 + walk.i, walk.head * L::D, there);
-	tile_copy<L::N, L::D, L::THREADS>(d_o, a.d_o, t.q0 + walk.i, walk.head * L::D, there);
-	return row_sums_at(a, t.q0 + walk.i + own, walk.head, own < L::N && own < there);
-}
-
 /* Where a warp's share of the scores lies, and what its fragments begin with. */
 struct scores_part {
 	const rh_bf16 *keys, *values, *q, *d_o;
@@ -113,7 +102,7 @@ template <typename L> RH_KERNEL(L::THREADS, 1) attention_keys(struct attention_a
 	tile_copy<KEYS, D, L::THREADS>(keys, a.k, t.k0 + t.first, col, t.rows);
 	tile_copy<KEYS, D, L::THREADS>(values, a.v, t.k0 + t.first, col, t.rows);
 	if (!query_walk_is_over(walk)) {
-		struct row_sums first = queries_copy<L>(a, t, walk, q, d_o);
+		struct row_sums first = query_tile_copy<D, N, L::THREADS>(a, t, walk, q, d_o);
 		if (thread < N)
 			sums[thread] = first;
 	}
@@ -137,7 +126,7 @@ template <typename L> RH_KERNEL(L::THREADS, 1) attention_keys(struct attention_a
 		rh_copy_async_wait<0>();
 		__syncthreads(); /* this tile is there, and nobody reads the one before, or its weights */
 		if (!query_walk_is_over(walk))
-			coming = queries_copy<L>(a, t, walk, q + (N - at) * D, d_o + (N - at) * D);
+			coming = query_tile_copy<D, N, L::THREADS>(a, t, walk, q + (N - at) * D, d_o + (N - at) * D);
 		rh_copy_async_commit();
 		scores_make<L>(p_tile, ds_tile, a, t, {keys, values, own_q, own_d_o, sums + at, left, right, s_key, s_query, i});
 		if (thread < N)

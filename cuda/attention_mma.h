@@ -9,7 +9,7 @@
 enum { ATTENTION_THREADS = 128, ATTENTION_WARPS = ATTENTION_THREADS / RH_WARP, ATTENTION_ROWS = 16 * ATTENTION_WARPS };
 
 /* Element of the tile where a chunk begins. Rows of 64 elements are 8 chunks, one of each bank group; rows of 32 are 4 and rows of 96
- * are 12, so that rows two apart collide. D is 32, 64, 96, 128 or 256. */
+ * are 12, so that rows two apart collide. D is 32, 64, 96, 128, 256 or 512. */
 template <int D> RH_DEVICE int tile_at(int row, int chunk)
 {
 	if constexpr (D % 64 == 0)
@@ -118,9 +118,9 @@ RH_DEVICE void tile_product(float (&d)[M][COLS / 8][4], const uint32_t (&a)[M][4
 	}
 }
 
-/* d (16 M, D) += p (16 M, N), rounded to bf16, times the tile (N, D); `place` as of tile_left_place. */
-template <int D, int N, int M>
-RH_DEVICE void tile_weighted_sum(float (&d)[M][D / 8][4], const float (&p)[M][N / 8][4], const rh_bf16 *tile, int place)
+/* d (16 M, COLS) += p (16 M, N), rounded to bf16, times COLS columns of the tile (N, D), from `place` on; as of tile_left_place. */
+template <int D, int N, int M, int COLS = D>
+RH_DEVICE void tile_weighted_sum(float (&d)[M][COLS / 8][4], const float (&p)[M][N / 8][4], const rh_bf16 *tile, int place)
 {
 	RH_UNROLL
 	for (int k = 0; k < N / 16; k++) {
@@ -131,7 +131,7 @@ RH_DEVICE void tile_weighted_sum(float (&d)[M][D / 8][4], const float (&p)[M][N 
 			for (int i = 0; i < 4; i++)
 				a[m][i] = rh_pack2<rh_bf16>(p[m][2 * k + i / 2][i % 2 * 2], p[m][2 * k + i / 2][i % 2 * 2 + 1]);
 		}
-		tile_product<D, D, M>(d, a, tile, place, k);
+		tile_product<D, COLS, M>(d, a, tile, place, k);
 	}
 }
 

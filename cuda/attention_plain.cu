@@ -3,8 +3,8 @@
  *
  * Tile: a block of 4 warps owns 16 rows (4 a warp) of one head and walks 32 rows at a time of the other side, one a lane while scores are
  * computed; then a lane owns every 32nd column of the sums. Shared memory: 4 (32 D + 64 (D + 1) + 512) bytes: 26 KB for D 64, 50 KB for D
- * 128, 98.3 KB for D 256. Rows of more than 256 elements lie there as they come: of D 512 (Gemma 4) bf16 takes 98.1 KB, F32 194 KB, which
- * SMs of RTX cards do not have.
+ * 128, 98.3 KB for D 256. Rows of more than 256 elements lie there as they come: of D 512 bf16 takes 98.1 KB, F32 194 KB, which SMs of
+ * RTX cards do not have.
  * FLOPs: 4 D a pair forward, 14 D backward. Each multiply-add takes an operand from shared memory and shares the
  * other with 3 more: bound by shared memory at about a quarter of the fp32 roofline (83 TFLOP/s on an RTX 4090). DRAM traffic as in
  * attention.cu; a tile of 32 rows is read for 16 own ones, 8 FLOPs a byte from L2 in F32.

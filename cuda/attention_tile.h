@@ -36,11 +36,13 @@ struct attention_tile {
 };
 
 /* Launchers: 0, or a negative errno. The plain ones take any D up to 256, any strides and both dtypes; the others bf16 of D 32, 64, 96,
- * 128 or 256 whose rows begin on 16 bytes. */
+ * 128, 256 or 512 whose rows begin on 16 bytes. */
 int attention_plain_forward(const struct attention_args *a, struct CUstream_st *stream);
 int attention_plain_backward(const struct attention_args *a, struct CUstream_st *stream);
 int attention_mma_forward(const struct attention_args *a, struct CUstream_st *stream);
 int attention_mma_backward(const struct attention_args *a, struct CUstream_st *stream);
+int attention_forward_512(const struct attention_args *a, struct CUstream_st *stream); /* attention_512.cu */
+int attention_backward_512(const struct attention_args *a, struct CUstream_st *stream);
 
 /* dsink += its gradient, from lse and delta; where there are sinks. (attention_sink.cu) */
 int attention_sink_backward(const struct attention_args *a, struct CUstream_st *stream);

@@ -78,13 +78,13 @@ template <int N> RH_DEVICE void query_walk_on(struct query_walk *walk)
 }
 
 /* The tile of N queries that the walk is at, on its way; and the sums of one of them, a thread each. */
-template <int D, int N>
+template <int D, int N, int THREADS = ATTENTION_THREADS>
 RH_DEVICE struct row_sums query_tile_copy(const struct attention_args &a, const struct attention_tile &t, const struct query_walk &walk,
                                           rh_bf16 *q, rh_bf16 *d_o)
 {
 	int own = (int)threadIdx.x, there = t.lq - walk.i;
-	tile_copy<N, D>(q, a.q, t.q0 + walk.i, walk.head * D, there);
-	tile_copy<N, D>(d_o, a.d_o, t.q0 + walk.i, walk.head * D, there);
+	tile_copy<N, D, THREADS>(q, a.q, t.q0 + walk.i, walk.head * D, there);
+	tile_copy<N, D, THREADS>(d_o, a.d_o, t.q0 + walk.i, walk.head * D, there);
 	return row_sums_at(a, t.q0 + walk.i + own, walk.head, own < N && own < there);
 }
 

@@ -294,6 +294,16 @@ static int attention_256(struct bench *bench, const struct bench_shape *s, doubl
 	return attention_at_lengths(bench, &half, 256);
 }
 
+/* Gemma 4's widest, with a quarter as many. */
+static int attention_512(struct bench *bench, const struct bench_shape *s, double copy)
+{
+	struct bench_shape quarter = *s;
+	(void)copy;
+	quarter.heads /= 4;
+	quarter.kv_heads = (quarter.kv_heads + 3) / 4;
+	return attention_at_lengths(bench, &quarter, 512);
+}
+
 /* DEVICE [PART]: a part in a process of its own, as one that fails may leave the GPU's context unusable. */
 int bench_kernels(int argc, char **argv)
 {
@@ -309,6 +319,7 @@ int bench_kernels(int argc, char **argv)
 	             {"attention-96", attention_96},
 	             {"attention-128", attention_128},
 	             {"attention-256", attention_256},
+	             {"attention-512", attention_512},
 	             {"quantise", bench_quantise},
 	             {"dequantise", bench_dequantise},
 	             {"repeats", bench_repeats},

@@ -49,6 +49,9 @@ KERNELS = {
     "attention_forward<256, 1, 256>": (4 * T * (HEADS + KV) * D, 4 * D * PAIRS, "mma", 128),
     "attention_dq<256, 1>": (8 * T * HEADS * D, 6 * D * PAIRS, "mma", 128),
     "attention_keys<keys_layout<256, 64, 4, 2> >": (8 * T * (HEADS + KV) * D, 8 * D * PAIRS, "mma", 128),
+    "attention_512_forward": (4 * T * (HEADS + KV) * D, 4 * D * PAIRS, "mma", 64),
+    "attention_512_dq": (8 * T * HEADS * D, 6 * D * PAIRS, "mma", 128),
+    "attention_512_dk_dv": (8 * T * (HEADS + KV) * D, 8 * D * PAIRS, "mma", 128),
     "attention_256_gradient<true>": (8 * T * (HEADS + KV) * D, 6 * D * PAIRS, "mma", 128),
     "attention_256_gradient<false>": (8 * T * (HEADS + KV) * D, 4 * D * PAIRS, "mma", 128),
 }

@@ -190,7 +190,8 @@ static inline int rh_attention_uses_space(int64_t head_dim)
 /* Whether tensor cores multiply; else launches take longer. */
 static inline int rh_attention_uses_tensor_cores(enum rh_dtype dtype, int64_t head_dim)
 {
-	return dtype == RH_BF16 && (head_dim == 32 || head_dim == 64 || head_dim == 96 || head_dim == 128 || head_dim == 256);
+	int has_kernels = head_dim == 32 || head_dim == 64 || head_dim == 96 || head_dim == 128 || head_dim == 256 || head_dim == 512;
+	return dtype == RH_BF16 && has_kernels;
 }
 static inline int64_t rh_attention_space_rows(int64_t q_rows, int64_t documents, int64_t head_dim)
 {
