@@ -296,7 +296,6 @@ static void clear_forward_cuts(struct stage_planner *at, struct rh_stage_plan *p
 	}
 	if (!cleared)
 		return;
-	at->fated = (struct rh_stage){0, 0};
 	plan->saving_bytes = plan->saved_bytes = 0;
 	for (int i = 1; i < plan->backward_stages; i++) {
 		struct rh_stage stage = plan->backward[i];
@@ -317,7 +316,6 @@ static int finish(struct stage_planner *at, struct rh_stage_plan *plan, int keep
 	plan->backward_stages = stages;
 	plan->kept_micro_batches = request->kept_micro_batches;
 	memset(plan->fates, 0, (size_t)at->layers * sizeof *plan->fates);
-	at->fated = (struct rh_stage){0, 0};
 	plan_fixed_sizes(request, plan);
 	plan->deferred_bytes = expected_deferred(at);
 	for (int i = 0, like = 0; i < stages; i++) {

@@ -29,6 +29,7 @@ struct rh_deferral {
 /* A memo of stages' bytes, for further requests with the same model and micro-batches. Zero it before the first. */
 struct rh_stage_plan_found {
 	struct plan_stage_bytes *stage; /* NULL: nothing yet */
+	struct plan_fated *fated;       /* those with fates of their own: a few, measured last */
 	int64_t head_rows;              /* of the model as it was cut then */
 };
 void rh_stage_plan_found_free(struct rh_stage_plan_found *found);
@@ -44,7 +45,7 @@ struct rh_stage_plan_request {
 	int infer_logits;                   /* forward-only results are whole rows of logits */
 	int64_t cache_rows;                 /* of the KV cache, 0: none */
 	int64_t device_cap_bytes;
-	int small_stages; /* as small as any that fit; 0: those that spare the most recompute, and of these the fewest */
+	int small_stages; /* as small as stages_most allows; 0: those that spare the most recompute, and of these the fewest */
 	int stages_most;  /* of stages that are not cut by the user; 0: any number */
 	enum rh_plain plain;
 	const char *cap_key; /* the key that would raise the cap; NULL: none would */

@@ -18,6 +18,15 @@ struct plan_stage_bytes {
 	int64_t deferred;    /* operands of its weight gradients, where they are deferred */
 };
 
+/* Bytes of a stage whose layers have these fates. */
+struct plan_fated {
+	struct rh_stage stage; /* of no layers: none */
+	enum plain plain;
+	struct rh_fates *fates; /* of its layers, from its lowest on */
+	struct plan_stage_bytes bytes;
+};
+enum { PLAN_FATED = 64 }; /* that are remembered */
+
 /* What the search minimises: first the bytes of a next stage's weights for which there is no room while a stage runs, then the bytes of
  * weights whose layers one device recomputes, then the number of stages. */
 struct plan_cost {
@@ -31,12 +40,12 @@ struct stage_planner {
 	const struct rh_stage_plan_request *request;
 	int layers;
 	int alike;        /* all layers between the first and the last take the same bytes */
+	int *kind;        /* (layers) else the lowest layer that emits the same ops */
 	int makes_plain;  /* rh_model_makes_plain */
 	enum plain plain; /* what is being tried; of a model of whose weights nothing is made IN_ROOM, which has no bytes */
 	struct plan_stage_bytes *memo[PLAINS][PASSES]; /* of stages that were measured */
 	struct rh_stage_state state;
-	struct rh_stage fated; /* with its fates, measured last; of no layers: none was */
-	struct plan_stage_bytes fated_bytes;
+	struct plan_fated *fated;         /* (FATED) the latest first */
 	struct rh_fates *all_kept;        /* (layers) */
 	struct rh_view *boundary;         /* scratch: (layers + 1), absent */
 	int64_t *offset;                  /* scratch: 2 per block */

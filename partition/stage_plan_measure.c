@@ -15,6 +15,30 @@ static int all_alike(const struct rh_model *model)
 	return alike;
 }
 
+/* Of layers that are not all alike: the lowest run above first_trained of as many layers, each alike to the one in its place here. A stage
+ * with an end of the model has none but itself. */
+static int lowest_alike(const struct stage_planner *at, int lo, int hi)
+{
+	int first = (int)rh_max(at->request->model->first_trained, 0) + 1, like = 0;
+	if (hi == at->layers)
+		return lo;
+	for (int low = first; low < lo; low++) {
+		for (like = 0; like < hi - lo && at->kind[low + like] == at->kind[lo + like]; like++)
+			;
+		if (like == hi - lo)
+			return low;
+	}
+	return lo;
+}
+
+/* The lowest layer that emits the same ops, of each layer. */
+static void find_kinds(struct stage_planner *at)
+{
+	for (int l = 0; l < at->layers; l++)
+		for (at->kind[l] = 0; !rh_layers_alike(at->request->model, at->kind[l], l, RH_ALIKE_IN_OPS);)
+			at->kind[l]++;
+}
+
 /* The memo's cells: of alike layers those with neither end of the model, with the lower one, with the upper one, with neither end but the
  * lowest trained layer, by how many; then with both ends. */
 static size_t cells(const struct stage_planner *at)
@@ -31,6 +55,15 @@ static struct plan_stage_bytes *cell(const struct stage_planner *at, enum pass p
 	return &at->memo[at->plain][pass][kind * (FEW + 1) + (kind == 4 ? 0 : hi - lo - bottom - top)];
 }
 
+static struct plan_fated *fated_create(size_t layers)
+{
+	struct plan_fated *fated = rh_alloc(PLAN_FATED, sizeof *fated + layers * sizeof *fated->fates);
+	struct rh_fates *fates = fated ? (struct rh_fates *)(fated + PLAN_FATED) : NULL;
+	for (size_t i = 0; fated && i < PLAN_FATED; i++)
+		fated[i].fates = fates + i * layers;
+	return fated;
+}
+
 int plan_measure_open(struct stage_planner *at)
 {
 	const struct rh_model *model = at->request->model;
@@ -41,39 +74,47 @@ int plan_measure_open(struct stage_planner *at)
 	struct plan_stage_bytes *memo;
 	if (found && found->stage && found->head_rows == model->head_rows) {
 		memo = found->stage;
-		found->stage = NULL;
+		at->fated = found->fated;
+		*found = (struct rh_stage_plan_found){0};
 	} else {
 		memo = rh_alloc(passes * each, sizeof *memo);
 		for (size_t i = 0; memo && i < passes * each; i++)
 			memo[i].arena = -1;
+		at->fated = fated_create((size_t)at->layers);
 	}
 	for (size_t p = 0; memo && p < passes; p++)
 		at->memo[p / PASSES][p % PASSES] = memo + p * each;
+	at->kind = rh_alloc((size_t)at->layers, sizeof *at->kind);
+	if (at->kind && !at->alike)
+		find_kinds(at);
 	at->boundary = rh_alloc((size_t)at->layers + 1, sizeof *at->boundary);
 	at->all_kept = rh_alloc((size_t)at->layers, sizeof *at->all_kept);
 	for (int l = 0; at->all_kept && l < at->layers; l++)
 		at->all_kept[l].kept = ~(rh_row_set)0;
 	int rc = rh_stage_state_create(model, &at->state);
-	return rc ? rc : !memo || !at->boundary || !at->all_kept ? -ENOMEM : 0;
+	return rc ? rc : !memo || !at->fated || !at->kind || !at->boundary || !at->all_kept ? -ENOMEM : 0;
 }
 
 void plan_measure_close(struct stage_planner *at)
 {
 	struct rh_stage_plan_found *found = at->request->found;
 	rh_stage_state_free(&at->state);
+	rh_free(at->kind);
 	rh_free(at->boundary);
 	rh_free(at->all_kept);
-	if (found) {
-		rh_free(found->stage);
-		*found = (struct rh_stage_plan_found){at->memo[0][0], at->request->model->head_rows};
-	} else {
-		rh_free(at->memo[0][0]);
-	}
+	struct rh_stage_plan_found now = {at->memo[0][0], at->fated, at->request->model->head_rows};
+	if (found)
+		rh_stage_plan_found_free(found);
+	if (found && now.stage && now.fated)
+		*found = now;
+	else
+		rh_stage_plan_found_free(&now);
 }
 
 void rh_stage_plan_found_free(struct rh_stage_plan_found *found)
 {
 	rh_free(found->stage);
+	rh_free(found->fated);
 	*found = (struct rh_stage_plan_found){0};
 }
 
@@ -158,6 +199,9 @@ static struct plan_stage_bytes measure(struct stage_planner *at, enum pass pass,
 	struct plan_stage_bytes *memo = cell(at, pass, lo, hi);
 	if (memo->arena >= 0)
 		return *memo;
+	int like = at->alike ? lo : lowest_alike(at, lo, hi);
+	if (like < lo)
+		return *memo = measure(at, pass, like, like + hi - lo);
 	const struct rh_fates *fates = pass == PASS_KEPT ? at->all_kept : NULL;
 	if (at->request->trains)
 		memo->train = emit_stage(at, pass, fates, (struct rh_stage){lo, hi}, 0, memo);
@@ -203,21 +247,41 @@ struct plan_stage_bytes plan_stage_bytes(struct stage_planner *at, enum pass pas
 	return few;
 }
 
-/* A stage is often as the one above it, which was measured before. */
+/* 1: the remembered stage emits what [lo, hi) does with these fates. Whether the lowest trained layer is among them counts too: it makes no
+ * gradient of its input. */
+static int is_fated_so(const struct stage_planner *at, const struct plan_fated *known, const struct rh_fates *fates, int lo, int hi)
+{
+	int low = known->stage.lo, count = hi - lo, first = at->request->model->first_trained;
+	if (known->stage.hi - low != count || known->plain != at->plain || memcmp(known->fates, &fates[lo], (size_t)count * sizeof *fates))
+		return 0;
+	if (low == lo)
+		return 1;
+	if (!low || !lo || known->stage.hi == at->layers || hi == at->layers || (low <= first) != (lo <= first))
+		return 0;
+	for (int l = 0; !at->alike && l < count; l++)
+		if (at->kind[low + l] != at->kind[lo + l])
+			return 0;
+	return 1;
+}
+
 struct plan_stage_bytes plan_fated_bytes(struct stage_planner *at, const struct rh_fates *fates, int lo, int hi)
 {
-	int layers = hi - lo, last = at->fated.lo, is_like = at->alike && lo > 0 && last > lo && at->fated.hi - last == layers;
-	if (is_like && at->fated.hi < at->layers && !memcmp(&fates[lo], &fates[last], (size_t)layers * sizeof *fates)) {
-		at->fated = (struct rh_stage){lo, hi};
-		return at->fated_bytes;
+	int place = 0;
+	while (place < PLAN_FATED - 1 && !is_fated_so(at, &at->fated[place], fates, lo, hi))
+		place++;
+	struct plan_fated now = at->fated[place];
+	if (!is_fated_so(at, &now, fates, lo, hi)) {
+		now.stage = (struct rh_stage){lo, hi};
+		now.plain = at->plain;
+		now.bytes = (struct plan_stage_bytes){0};
+		memcpy(now.fates, &fates[lo], (size_t)(hi - lo) * sizeof *fates);
+		now.bytes.train = emit_stage(at, PASS_KEPT, fates, now.stage, 0, &now.bytes);
+		now.bytes.infer = plan_stage_bytes(at, PASS_FORWARD, lo, hi).infer;
+		now.bytes.arena = rh_max(now.bytes.train, now.bytes.infer);
 	}
-	struct plan_stage_bytes bytes = {0};
-	bytes.train = emit_stage(at, PASS_KEPT, fates, (struct rh_stage){lo, hi}, 0, &bytes);
-	bytes.infer = plan_stage_bytes(at, PASS_FORWARD, lo, hi).infer;
-	bytes.arena = rh_max(bytes.train, bytes.infer);
-	at->fated = (struct rh_stage){lo, hi};
-	at->fated_bytes = bytes;
-	return bytes;
+	memmove(&at->fated[1], &at->fated[0], (size_t)place * sizeof now);
+	at->fated[0] = now;
+	return now.bytes;
 }
 
 int64_t plan_least_kept(struct stage_planner *at)

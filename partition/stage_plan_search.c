@@ -126,10 +126,21 @@ static void try_limits(struct search *search, const int64_t *limit, size_t limit
 	}
 }
 
-/* The first of these limits under which stages fit. */
+/* The smallest of these limits under which stages are not too many and fit. */
 static void take_first(struct search *search, const int64_t *limit, size_t limits)
 {
-	for (size_t i = 0; i < limits && search->cost.stages < 0; i++)
+	struct plan_cost least;
+	size_t low = 0, high = search->planner->request->stages_most ? limits : 0;
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+		int are_more = !plan_least_cost(search->planner, limit[middle], &search->trial, &least) &&
+		               least.stages > search->planner->request->stages_most;
+		if (are_more)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	for (size_t i = low; i < limits && search->cost.stages < 0; i++)
 		try_limit(search, limit[i]);
 }
 

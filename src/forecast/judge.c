@@ -28,6 +28,7 @@ struct judging {
 	struct rh_run_plans *plans; /* among them the best so far */
 	int best;                   /* its number */
 	double step_s, bubble;      /* its */
+	double fastest_s;           /* the least step_s of all so far */
 	double scale;               /* simulated over the recurrence's time: of rows in chunks, each of which it takes for the longest */
 };
 
@@ -48,7 +49,7 @@ static void describe(const struct judging *at, const struct rh_run_plan *plan, s
 static int is_better(const struct judging *at, const struct rh_run_plan *plan, double step_s)
 {
 	const struct rh_run_plan *best = &at->plans->plan[at->best];
-	return rh_run_plan_is_better(plan, step_s, best, at->step_s) &&
+	return rh_run_plan_is_better(plan, step_s, best, at->step_s, rh_min_double(at->fastest_s, step_s)) &&
 	       (plan->executor.devices == best->executor.devices || step_s < at->step_s);
 }
 
@@ -89,6 +90,8 @@ static int find_better(struct judging *at, struct rh_run_plans *plans, int first
 	for (int i = first; i < plans->count; i++) {
 		if (begun[i] && !rc)
 			rc = rh_task_finish(&judged[i].task);
+		if (begun[i] && !rc)
+			at->fastest_s = rh_min_double(at->fastest_s, judged[i].forecast.step_seconds);
 		if (begun[i] && !rc && is_better(at, &plans->plan[i], judged[i].forecast.step_seconds)) {
 			at->plans = plans;
 			note_best(at, i, &judged[i].forecast);
@@ -157,6 +160,7 @@ int rh_judge(struct rh_session *session, const struct rh_session_machine *machin
 	judged.options.plan = &plans->plan[0];
 	int rc = simulate(&judged);
 	note_best(&at, 0, &judged.forecast);
+	at.fastest_s = at.step_s;
 	at.scale = plans->plan[0].balanced.step_s > 0 ? at.step_s / plans->plan[0].balanced.step_s : 1;
 	if (!rc && input->steps)
 		rc = find_better(&at, plans, 1);

@@ -11,13 +11,13 @@
 
 enum {
 	LONG_STEP = 16000, /* micro-batches times layers: from there on fewer numbers of rounds are tried */
-	OTHERS_MOST = 11,  /* plans beside the best */
+	OTHERS_MOST = 23,  /* plans beside the best */
 };
 
 static const double same_time = 0.005,     /* step times closer than this share are equal */
         same_time_by_compute_alone = 0.03, /* the same if the link's rates are unknown */
-        worth_drives = 0.02,               /* share of time for which a plan may use NVMe that needs none */
-        worth_memory = 0.02,               /* extra share of time that is worth saving much memory */
+        worth_memory = 0.01,               /* extra share of time that is worth saving much memory, or all of NVMe */
+        worth_rounds = 0.02,               /* share of time by which more rounds may be slower and yet be worth trying */
         much_memory = 0.25,                /* share of the host memory of a plan */
         little_idle = 0.08;                /* idle share that is low */
 
@@ -30,20 +30,27 @@ struct choosing {
 	enum rh_plain plain;   /* of what is tried now */
 	int some_have_no_room; /* of what was tried, for plain matrices */
 	double fastest_s, tie;
-	int fused;        /* the lowest first layer of a fused stage; 0: all plans are one stage */
-	int is_one_stage; /* some plan is */
-	int is_too_slow;  /* the latest plan is slower than any memory saved is worth */
+	int fused;            /* the lowest first layer of a fused stage; 0: all plans are one stage */
+	int is_one_stage;     /* some plan is */
+	int64_t device_bytes; /* of the latest plan; INT64_MAX: it did not fit */
+	int is_too_slow;      /* the latest plan is so much slower that more rounds are not tried */
 };
 
-int rh_run_plan_is_better(const struct rh_run_plan *a, double a_step_s, const struct rh_run_plan *b, double b_step_s)
+/* 1: `a` needs no NVMe where `b` does, or much less memory where neither or both do. */
+static int is_smaller(const struct rh_run_plan *a, const struct rh_run_plan *b)
 {
-	double a_bytes = (double)a->bytes.total, b_bytes = (double)b->bytes.total;
 	int a_spills = a->bytes.nvme > 0, b_spills = b->bytes.nvme > 0;
 	if (a_spills != b_spills)
-		return a_spills ? a_step_s < b_step_s * (1 - worth_drives) : a_step_s <= b_step_s * (1 + worth_drives);
-	if (a_bytes <= (1 - much_memory) * b_bytes)
-		return a_step_s <= b_step_s * (1 + worth_memory);
-	return a_step_s < b_step_s * (1 - (b_bytes <= (1 - much_memory) * a_bytes ? worth_memory : same_time));
+		return b_spills;
+	return (double)a->bytes.total <= (1 - much_memory) * (double)b->bytes.total;
+}
+
+int rh_run_plan_is_better(const struct rh_run_plan *a, double a_step_s, const struct rh_run_plan *b, double b_step_s, double fastest_s)
+{
+	double most_s = fastest_s * (1 + worth_memory);
+	if (a_step_s > most_s || b_step_s > most_s)
+		return a_step_s < b_step_s;
+	return is_smaller(a, b) || (a_step_s < b_step_s && !is_smaller(b, a));
 }
 
 static int are_same_stages(const struct rh_stage *a, int a_count, const struct rh_stage *b, int b_count)
@@ -126,12 +133,13 @@ static int rank(struct choosing *at, struct candidate *now)
 	int first = !at->best.choice.round;
 	at->some_have_no_room |= !now->stages.plain_bytes;
 	at->fastest_s = first || now->balanced.step_s < at->fastest_s ? now->balanced.step_s : at->fastest_s;
-	at->is_too_slow = now->balanced.step_s > at->fastest_s * (1 + worth_memory);
+	at->is_too_slow = now->balanced.step_s > at->fastest_s * (1 + worth_rounds);
 	if (now->stages.backward_stages > 1 && (!at->fused || now->stages.backward[0].lo < at->fused))
 		at->fused = now->stages.backward[0].lo;
 	at->is_one_stage |= now->stages.backward_stages == 1;
 	int saves = (double)now->bytes.total <= (1 - much_memory) * (double)at->best.bytes.total;
-	if (first || now->balanced.step_s < at->best.balanced.step_s * (1 - at->tie) || (saves && !at->is_too_slow)) {
+	if (first || now->balanced.step_s < at->best.balanced.step_s * (1 - at->tie) ||
+	    (saves && now->balanced.step_s <= at->fastest_s * (1 + worth_memory))) {
 		struct candidate before = at->best;
 		at->best = *now;
 		*now = before;
@@ -141,18 +149,17 @@ static int rank(struct choosing *at, struct candidate *now)
 	return 0;
 }
 
-/* Makes a plan with rounds of this length and ranks it. Its stages are cut for `eighths` of a device's memory, 0: for all. Callers begin
- * with the rounds that need the most memory. Rounds that do not fit are skipped. */
-static int consider_smaller(struct choosing *at, int64_t round, enum cutter cutter, int eighths)
+/* Makes a plan and ranks it. Callers begin with the rounds that need the most memory. Plans that do not fit are skipped. */
+static int consider_choice(struct choosing *at, struct choice choice)
 {
 	struct planning *planning = at->planning;
-	const struct choice choice = {.round = round,
-	                              .cutter = planning->cuts_by_time || cutter == CUT_EACH_LAYER ? cutter : CUT_BY_MEMORY,
-	                              .eighths = eighths,
-	                              .plain = at->plain,
-	                              .spill = planning->spill};
 	struct candidate now = {.cap_bytes = -1};
+	choice.plain = at->plain;
+	choice.spill = planning->spill;
+	if (!planning->cuts_by_time && choice.cutter != CUT_SMALL)
+		choice.cutter = CUT_BY_MEMORY;
 	int rc = fit(planning, choice, &now);
+	at->device_bytes = rc ? INT64_MAX : now.bytes.device;
 	if (!rc)
 		rc = rank(at, &now);
 	if (rc) {
@@ -166,7 +173,7 @@ static int consider_smaller(struct choosing *at, int64_t round, enum cutter cutt
 
 static int consider(struct choosing *at, int64_t round, enum cutter cutter)
 {
-	return consider_smaller(at, round, cutter, 0);
+	return consider_choice(at, (struct choice){.round = round, .cutter = cutter});
 }
 
 /* Stages as large as devices hold, in rounds of the default length and of one micro-batch: fewer weights travel. Where a device holds all
@@ -177,16 +184,23 @@ static int consider_packed(struct choosing *at, int64_t least)
 	return rc || !at->best.choice.round ? rc : consider(at, 1, CUT_BY_MEMORY);
 }
 
-/* Stages that take a part of a device's memory. With few micro-batches devices wait for weights: no device computes while the first stage's
- * are uploaded, and a large stage leaves no room to upload the next one's beside it. */
+/* Any number of stages, from the fewest on, and those cut by time in no more of a device's memory than these take. With few micro-batches
+ * devices wait for weights: no device computes while the first stage's are uploaded, and a large stage leaves no room to upload the next
+ * one's beside it. The numbers do not depend on how much memory there is, so that more of it loses none of these plans. */
 static int consider_small_stages(struct choosing *at, int64_t round)
 {
-	static const int of_several[] = {4, 3, 2}, of_one[] = {6, 4, 2};
-	int is_one = at->planning->stages.devices == 1, first = at->planning->cuts_by_time ? CUT_FOR_ROUNDS : CUT_BY_MEMORY, rc = 0;
-	for (int i = 0; !rc && i < 3; i++)
-		for (int cutter = first; !rc && cutter <= CUT_BY_MEMORY; cutter++)
-			rc = consider_smaller(at, round, (enum cutter)cutter, is_one ? of_one[i] : of_several[i]);
-	return rc || is_one ? rc : consider(at, round, CUT_EACH_LAYER);
+	int most = 2 * at->planning->costs.layers - 1, rc = 0;
+	int64_t taken[] = {[CUT_FOR_ROUNDS] = INT64_MAX, [CUT_FOR_LONG_ROUNDS] = INT64_MAX}; /* by the latest plan that the cutter made */
+	for (int stages = 2; !rc && stages < most; stages += stages / 2) {
+		rc = consider_choice(at, (struct choice){.round = round, .cutter = CUT_SMALL, .stages_most = stages});
+		int64_t bytes = at->device_bytes;
+		for (int c = 0; !rc && at->planning->cuts_by_time && c < (int)(sizeof taken / sizeof *taken); c++)
+			if (bytes < taken[c]) { /* else the cutter would make the same plan */
+				rc = consider_choice(at, (struct choice){.round = round, .cutter = (enum cutter)c, .most_bytes = bytes});
+				taken[c] = at->device_bytes;
+			}
+	}
+	return rc || at->planning->stages.devices == 1 ? rc : consider(at, round, CUT_SMALL);
 }
 
 /* Stages of few layers. On one device they leave room for the activations of more layers, and updates begin earlier; of a row in chunks
@@ -197,7 +211,7 @@ static int consider_layers(struct choosing *at, int64_t round, int is_short)
 	int is_one = planning->stages.devices == 1, may_be_small = planning->cuts_by_time || (is_one && !planning->stages.train.chunks);
 	int rc = may_be_small && is_short ? consider_small_stages(at, round) : 0;
 	if (!rc && (is_one || planning->stages.train.chunks) && at->best.choice.round)
-		rc = consider(at, at->best.choice.round, CUT_EACH_LAYER);
+		rc = consider(at, at->best.choice.round, CUT_SMALL);
 	return rc;
 }
 
@@ -254,7 +268,7 @@ static int consider_shorter(struct choosing *at)
 	for (int parts = given ? 1 : 2; !rc && parts <= (given ? 1 : PARTS) && parts <= round; parts++) {
 		rc = consider(at, rh_round_count(round, parts), CUT_FOR_LONG_ROUNDS);
 		if (!rc && keeps)
-			rc = consider(at, rh_round_count(round, parts), CUT_EACH_LAYER);
+			rc = consider(at, rh_round_count(round, parts), CUT_SMALL);
 	}
 	return rc;
 }

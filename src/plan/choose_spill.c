@@ -130,7 +130,7 @@ static void gather(struct gathering *at, struct candidate now[RH_RUN_PLANS_MOST]
 /* The fastest first. With nothing on NVMe it may be a little slower. */
 static void put_fastest_first(struct gathering *at)
 {
-	static const double worth_drives = 0.02;
+	static const double worth_drives = 0.01;
 	int best = 0;
 	for (int i = 1; i < at->count; i++) {
 		double share = at->out[i].bytes.nvme && !at->out[best].bytes.nvme ? 1 - worth_drives : 1;

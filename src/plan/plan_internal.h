@@ -6,19 +6,10 @@
 #include "plan/balance.h"
 #include "plan/run_plan.h"
 
-/* How stages are cut, where the user does not: by time (rh_partition_make, rh_partition_long_rounds), as large as memory allows, or a layer
- * each, or a layer each below a fused stage. Stages that are bound to devices: by PACI's partitioner alone, by it and the schedule's own
- * order, or by weight. */
-enum cutter {
-	CUT_FOR_ROUNDS,
-	CUT_FOR_LONG_ROUNDS,
-	CUT_BY_MEMORY,
-	CUT_EACH_LAYER,
-	CUT_BELOW_FUSED,
-	CUT_FOR_PERIOD,
-	CUT_FOR_STEP,
-	CUT_BY_WEIGHT
-};
+/* How stages are cut, where the user does not: by time (rh_partition_make, rh_partition_long_rounds), as large as memory allows, as small
+ * as their number allows, or a layer each below a fused stage. Stages that are bound to devices: by PACI's partitioner alone, by it and the
+ * schedule's own order, or by weight. */
+enum cutter { CUT_FOR_ROUNDS, CUT_FOR_LONG_ROUNDS, CUT_BY_MEMORY, CUT_SMALL, CUT_BELOW_FUSED, CUT_FOR_PERIOD, CUT_FOR_STEP, CUT_BY_WEIGHT };
 
 /* How much of what the link carries while a layer computes its stage saves in host memory: none, what that memory has room for, inputs of
  * layers alone, half, as much as the host's memory carries of all devices' forwards at once, or all (choose_saves.c). One device has all
@@ -29,11 +20,11 @@ enum saves { SAVES_NONE, SAVES_FITTING, SAVES_INPUTS, SAVES_HALF, SAVES_HOST, SA
 struct choice {
 	int64_t round; /* micro-batches in a round */
 	enum cutter cutter;
-	int eighths; /* of a device's memory, that stages may take; 0: all of it */
-	int fused;   /* with CUT_BELOW_FUSED: the fused stage's first layer */
+	int64_t most_bytes; /* of a device's memory, that stages may take; 0: all of it */
+	int fused;          /* with CUT_BELOW_FUSED: the fused stage's first layer */
 	enum saves saves;
 	int saves_from;   /* of several devices: the lowest layer of which more than the input is saved */
-	int stages_most;  /* most stages that host memory allows; 0: any number */
+	int stages_most;  /* most stages, for host memory or with CUT_SMALL; 0: any number */
 	int spill;        /* what lies on NVMe: bits of enum rh_spill */
 	int frozen_share; /* of struct rh_store_options */
 	enum rh_plain plain;

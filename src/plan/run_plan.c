@@ -86,16 +86,17 @@ static int make_stages(struct planning *planning, int64_t cap, struct candidate 
 {
 	struct rh_stage_plan_request request = planning->stages;
 	struct rh_balance balance = planning->balance;
-	int joined = rh_executor_joins(&planning->executor, planning->request->model);
+	int joined = rh_executor_joins(&planning->executor, planning->request->model),
+	    by_memory = candidate->choice.cutter == CUT_BY_MEMORY || candidate->choice.cutter == CUT_SMALL;
 	if (candidate->cap_bytes == cap && candidate->joined == joined)
 		return 0;
 	rh_stage_plan_free(&candidate->stages);
 	candidate->cap_bytes = -1;
 	candidate->balanced = (struct rh_balanced){0};
-	request.device_cap_bytes = candidate->choice.eighths ? cap / 8 * candidate->choice.eighths : cap;
-	request.small_stages = candidate->choice.cutter == CUT_EACH_LAYER;
+	request.device_cap_bytes = rh_min(cap, candidate->choice.most_bytes ? candidate->choice.most_bytes : cap);
+	request.small_stages = candidate->choice.cutter == CUT_SMALL;
 	request.plain = candidate->choice.plain;
-	request.stages_most = candidate->choice.cutter == CUT_BY_MEMORY ? candidate->choice.stages_most : 0;
+	request.stages_most = by_memory ? candidate->choice.stages_most : 0;
 	int rc = 0;
 	if (candidate->choice.cutter == CUT_BELOW_FUSED)
 		planning_cut_saves(planning, &candidate->choice, &request);
@@ -111,7 +112,7 @@ static int make_stages(struct planning *planning, int64_t cap, struct candidate 
 	balance.long_rounds = candidate->choice.cutter == CUT_FOR_LONG_ROUNDS;
 	balance.stages_most = candidate->choice.stages_most;
 	balance.steps = joined ? STEPS_JOINED : 1;
-	if (planning->cuts_by_time && candidate->choice.cutter != CUT_BY_MEMORY)
+	if (planning->cuts_by_time && !by_memory)
 		rc = rh_balance_plan(&balance, &candidate->stages, &candidate->balanced);
 	if (rc)
 		return rc;

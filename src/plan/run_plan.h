@@ -122,7 +122,7 @@ struct rh_run_plan {
 };
 
 /* Several plans for one request, each within its budgets. */
-enum { RH_RUN_PLANS_MOST = 32, RH_RUN_PLANS_ALIKE = 16 }; /* ALIKE: with the same kinds on NVMe */
+enum { RH_RUN_PLANS_MOST = 48, RH_RUN_PLANS_ALIKE = 32 }; /* ALIKE: with the same kinds on NVMe */
 struct rh_run_plans {
 	struct rh_run_plan plan[RH_RUN_PLANS_MOST]; /* [0] is the recurrence's choice; the others follow, fastest first */
 	int count;
@@ -140,9 +140,9 @@ void rh_run_plans_free(struct rh_run_plans *plans);
 int rh_run_plan_make(const struct rh_run_request *request, struct rh_run_plan *out) RH_MUST;
 void rh_run_plan_free(struct rh_run_plan *plan);
 
-/* 1: run `a` rather than `b`. The faster plan is better, with two exceptions: a difference too small to notice changes nothing, and a plan
- * that saves much host memory, or that needs no NVMe, may be a little slower. */
-int rh_run_plan_is_better(const struct rh_run_plan *a, double a_step_s, const struct rh_run_plan *b, double b_step_s);
+/* 1: run `a` rather than `b`. The faster plan is better, but one that saves much host memory, or that needs no NVMe, may be 1 % slower than
+ * the fastest of all plans that are compared. */
+int rh_run_plan_is_better(const struct rh_run_plan *a, double a_step_s, const struct rh_run_plan *b, double b_step_s, double fastest_s);
 
 /* The caller's (rh_run_plan_free), also where it failed. */
 int rh_run_plan_copy(const struct rh_run_plan *plan, struct rh_run_plan *out) RH_MUST;

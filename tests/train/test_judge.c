@@ -74,6 +74,7 @@ static int check_chosen(int64_t micro_batches, int64_t rows)
 	struct rh_run_plans plans;
 	struct rh_forecast forecast;
 	int chosen;
+	double step_s[RH_RUN_PLANS_MOST], fastest_s = HUGE_VAL;
 	eight_open(&eight, 0, 1);
 	eight.deep.rig.config.per_device_train_batch_size = rows;
 	ask(&eight, micro_batches, &input);
@@ -89,9 +90,12 @@ static int check_chosen(int64_t micro_batches, int64_t rows)
 		printf("    rounds of %lld: by the recurrence %.4f s, by the dispatcher %.4f\n",
 		       (long long)plans.plan[i].executor.train_round, plans.plan[i].balanced.step_s, other.step_seconds);
 		assert_true(plans.plan[i].balanced.step_s <= other.step_seconds * 1.005);
-		assert_false(rh_run_plan_is_better(&plans.plan[i], other.step_seconds, &plans.plan[chosen], forecast.step_seconds));
+		step_s[i] = other.step_seconds;
+		fastest_s = fmin(fastest_s, step_s[i]);
 		rh_forecast_free(&other);
 	}
+	for (int i = 0; i < plans.count; i++)
+		assert_false(rh_run_plan_is_better(&plans.plan[i], step_s[i], &plans.plan[chosen], forecast.step_seconds, fastest_s));
 	rh_forecast_free(&forecast);
 	rh_run_plans_free(&plans);
 	rh_session_close(&session);
