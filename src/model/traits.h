@@ -76,8 +76,10 @@ struct rh_traits {
 	int64_t experts, experts_per_token; /* 0: one MLP */
 	int64_t shared;                     /* width of the one that all tokens share, beside them; 0: none */
 	enum rh_router_softmax softmax;
-	int expert_bias; /* on the router and on the experts' products */
-	int is_scaled;   /* the layer's output is multiplied by a number of the files */
+	int expert_bias;   /* on the router and on the experts' products */
+	int64_t per_layer; /* columns of the layer's own input; 0: it has none */
+	int makes_inputs;  /* the lowest layer, to the table's rows for all layers adds what it makes of its input */
+	int is_scaled;     /* the layer's output is multiplied by a number of the files */
 };
 
 /* Is there a norm before each half? */
