@@ -30,12 +30,6 @@ struct rh_peft_tables {
 
 /* ---- modules_to_save ---- */
 
-const char *rh_peft_last_part(const char *module)
-{
-	const char *dot = strrchr(module, '.');
-	return dot ? dot + 1 : module;
-}
-
 /* Modules of the model that can be trained whole. A table that positions, types or a norm lie beside cannot, nor a matrix with a bias. */
 static int savable(const struct rh_model_config *model)
 {
@@ -67,9 +61,9 @@ static int refuse(const struct rh_model_config *model, const char *where, const 
 	const struct rh_family_names *names = rh_model_names(model);
 	int can = savable(model);
 	return rh_fail(-EINVAL, "%s: '%.100s' cannot be trained whole in this model (%s%s%s%s%s)", where, name,
-	               can & RH_SAVED_EMBEDDING ? rh_peft_last_part(names->embedding) : "",
+	               can & RH_SAVED_EMBEDDING ? rh_last_part(names->embedding) : "",
 	               can & RH_SAVED_EMBEDDING && can & ~RH_SAVED_EMBEDDING ? ", " : "",
-	               can & RH_SAVED_HEAD ? rh_peft_last_part(names->head) : "",
+	               can & RH_SAVED_HEAD ? rh_last_part(names->head) : "",
 	               can & RH_SAVED_CLASSIFIER ? rh_model_task(model)->classifier : "", can ? " can" : "nothing can");
 }
 
@@ -112,7 +106,7 @@ static int find_one(struct rh_peft_tables *tables)
 	const struct rh_safetensor *factors = find(tables, head, "lora_A.weight");
 	tables->is_one = (factors && find(tables, embedding, "lora_embedding_A")) ||
 	                 (find(tables, head, "weight") && find(tables, embedding, "weight"));
-	if (tables->is_one && factors && strcmp(rh_peft_last_part(embedding), "embed_tokens"))
+	if (tables->is_one && factors && strcmp(rh_last_part(embedding), "embed_tokens"))
 		return rh_fail(-EINVAL,
 		               "%s: '%s' is of one table that is embedding and head (ensure_weight_tying), which PEFT writes of this "
 		               "model, but does not read",

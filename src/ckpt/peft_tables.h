@@ -14,8 +14,6 @@ enum rh_saved_use { RH_SAVED_FOUND, RH_SAVED_TRAINED };
 enum rh_saved_module { RH_SAVED_EMBEDDING = 1, RH_SAVED_HEAD = 2, RH_SAVED_CLASSIFIER = 4 };
 int rh_peft_saved(const struct rh_model_config *model, enum rh_saved_use use, const char *where, char *const *names, size_t count,
                   int *bits) RH_MUST;
-/* The last part of a module's name, by which PEFT's users name it. */
-const char *rh_peft_last_part(const char *module);
 
 struct rh_peft_tables;
 /* Of dir/adapter_model.safetensors and its configuration; `peft` and `model` are borrowed until it is closed. -EINVAL names a tensor that

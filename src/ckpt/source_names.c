@@ -287,7 +287,8 @@ int source_expect(const struct rh_model_config *config, enum source_form form, s
 	for (int l = 0; !rc && l < model->layers; l++) {
 		const struct rh_layer *layer = &model->layer[l];
 		int has_classifier = layer->kind == RH_LAYER_HEAD && layer->bias_table == RH_BLOCK_TABLE;
-		for (int which = 0; which <= has_classifier; which++) {
+		int has_inputs = layer->kind == RH_LAYER_EMBEDDING && layer->block[RH_BLOCK_TABLE] >= 0;
+		for (int which = 0; which <= (has_classifier || has_inputs); which++) {
 			const struct rh_block *block = &model->block[layer->block[which ? RH_BLOCK_TABLE : RH_BLOCK_BASE]];
 			for (int t = 0; !rc && t < block->tensors; t++) {
 				rc = add(out, model, &block->tensor[t], form);

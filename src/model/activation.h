@@ -7,7 +7,7 @@
 #include "device/op.h"
 #include "model/model.h"
 
-enum { RH_HALF_ROWS = 10, RH_MLP_ROWS = 20 }; /* of a mixer, or a head; of an MLP */
+enum { RH_HALF_ROWS = 10, RH_MLP_ROWS = 20, RH_PER_LAYER_ROWS = 5 }; /* of a mixer, or a head; of an MLP; of a layer's own input */
 
 /* Which row. A layer has those that its traits ask for. */
 enum rh_row {
@@ -16,12 +16,14 @@ enum rh_row {
 	RH_ROW_NORM,                              /* statistics of norms, by enum rh_norm_place */
 	RH_ROW_MADE = RH_ROW_NORM + RH_NORMS,     /* outputs of the halves, where a norm follows them */
 	RH_ROW_X2 = RH_ROW_MADE + RH_HALVES,      /* the MLP's input, before its norm */
+	RH_ROW_X3,                                /* where a layer has its own input: what it joins */
 	RH_ROW_LOW,                               /* (T,r) x A^T of adapted linears */
 	RH_ROW_MIXER = RH_ROW_LOW + RH_PROJS,     /* the mixer's own, numbered in its file; a head's likewise */
 	RH_ROW_MLP = RH_ROW_MIXER + RH_HALF_ROWS, /* the MLP's own */
-	RH_ROW_D_LOW = RH_ROW_MLP + RH_MLP_ROWS,  /* gradients of low activations */
-	RH_ROW_INPUT = RH_ROW_D_LOW + RH_PROJS,   /* a half's input as operand of its weight gradients */
-	RH_ROW_GRADIENT = RH_ROW_INPUT + RH_HALVES, /* the gradient of a half's output likewise; an embedding's: the MLP's */
+	RH_ROW_PER_LAYER = RH_ROW_MLP + RH_MLP_ROWS,         /* likewise, where a layer has its own input */
+	RH_ROW_D_LOW = RH_ROW_PER_LAYER + RH_PER_LAYER_ROWS, /* gradients of low activations */
+	RH_ROW_INPUT = RH_ROW_D_LOW + RH_PROJS,              /* a half's input as operand of its weight gradients */
+	RH_ROW_GRADIENT = RH_ROW_INPUT + RH_HALVES,          /* the gradient of a half's output likewise; an embedding's: the MLP's */
 	RH_ACTIVATIONS = RH_ROW_GRADIENT + RH_HALVES
 };
 
@@ -59,13 +61,18 @@ enum rh_maker {
 	RH_MAKER_BACKWARD /* nothing makes it again */
 };
 
+/* What lies beside a stage's activations (struct rh_side) is made of rows of its layers, or came with its input; and rows are made of it,
+ * of the same layer or of those above. */
+enum rh_row_side { RH_SIDE_NOT, RH_SIDE_TO, RH_SIDE_FROM };
+
 struct rh_activation_row {
 	int row; /* enum rh_row, or one of a run that begins there */
 	enum rh_dtype dtype;
 	int64_t rows, cols;
 	enum rh_maker maker;
-	rh_row_set from;   /* rows of the same layer, below: of the layer below, of which it is made */
+	rh_row_set from; /* rows of the same layer, below: of the layer below, of which it is made */
 	int is_deferred; /* an operand of weight gradients that are deferred */
+	enum rh_row_side side;
 };
 
 /* A layer's views while its stage is emitted. One struct serves all kinds of layers. */

@@ -574,6 +574,8 @@ static void declare(const struct rh_emit *emit, int index, struct emit_table *ta
 	if (traits->qk_norm) {
 		int64_t stats = emit_norm_stats_cols(norm_qk(layer)); /* of gated attention all of the two planes, too */
 		emit_row(table, QK, act, tokens, normed, (struct emit_origin){mixer, qkv | ropes, 0});
+		if (traits->keys)
+			emit_row_side(table, borrows(traits) ? RH_SIDE_FROM : RH_SIDE_TO);
 		emit_row(table, NORM_QK, RH_F32, tokens, stats, (struct emit_origin){mixer, qkv | ropes, 0});
 	}
 	emit_row(table, OUT, act, tokens, q, (struct emit_origin){mixer, attended, out_is_deferred && !has_gates(traits)});
@@ -727,8 +729,9 @@ static void weights(struct rh_emit *emit, int index, struct rh_activations *s)
 	{                                                                                                                                  \
 		.size = size, .place = place, .carries = attention_carries,                                                                \
 		.to_carry = RH_ROW_SET(QKV) | RH_ROW_RUN(RH_ROW_LOW + RH_PROJ_Q, 3) | RH_ROW_SET(QK) | RH_ROW_SET(NORM_QK),                \
-		.carry = carry, .lend = lend, .of_input = RH_ROW_SET(QKV) | RH_ROW_RUN(RH_ROW_LOW + RH_PROJ_Q, 3) | (more), .of_output = of_what,        \
-		.declare = declare, .learns = learns, .forward = forward, .backward = backward, .gradients = gradients, .weights = weights \
+		.carry = carry, .lend = lend, .of_side = RH_ROW_SET(QK),                                                                   \
+		.of_input = RH_ROW_SET(QKV) | RH_ROW_RUN(RH_ROW_LOW + RH_PROJ_Q, 3) | (more), .of_output = of_what, .declare = declare,    \
+		.learns = learns, .forward = forward, .backward = backward, .gradients = gradients, .weights = weights                     \
 	}
 const struct rh_half half_attention = ATTENTION(0, RH_ROW_SET(OUT));
 const struct rh_half half_gated_attention = ATTENTION(0, RH_ROW_SET(OUT) | RH_ROW_SET(QKV));

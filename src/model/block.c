@@ -3,9 +3,11 @@
  *   sandwich  x2 = x + norm'(half(norm(x)))
  *   behind    x2 = x + norm'(half(x))
  *   post      x2 = norm'(x + half(x))
+ * A layer with an input of its own has a third one: then the MLP makes x3, and y = x3 + norm'(half(x3)).
  * Where the layer has a scalar, y of a sandwich, or behind, is multiplied by it.
- * Rows of the activation table: x2, the norms' statistics, what norm' reads (`made`), and what the halves declare. What the norms before
- * halves make is made again on the way. Where weight gradients are deferred, both operands of each lie apart, in emit->deferred: those of
+ * Rows of the activation table: x2, x3, the norms' statistics, what norm' reads (`made`), and what the halves declare. What the norms
+ * before halves make is made again on the way. Where weight gradients are deferred, both operands of each lie apart, in
+ * emit->deferred: those of
  * a product's input and of its output's gradient. */
 #include "model/half.h"
 
@@ -14,7 +16,14 @@ static const struct rh_half *const mixers[] = {RH_MIXER_KINDS(ROW)}, *const mlps
 
 const struct rh_half *half_of(const struct rh_layer *layer, enum rh_half_place which)
 {
+	if (which == RH_PER_LAYER)
+		return layer->traits.per_layer ? &half_per_layer : NULL;
 	return which == RH_MIXER ? mixers[layer->traits.mixer] : mlps[layer->traits.mlp];
+}
+
+static int halves_of(const struct rh_layer *layer)
+{
+	return layer->traits.per_layer ? RH_HALVES : RH_PER_LAYER;
 }
 
 static enum rh_norm_place before(enum rh_half_place which)
@@ -24,12 +33,14 @@ static enum rh_norm_place before(enum rh_half_place which)
 
 static enum rh_norm_place behind(enum rh_half_place which)
 {
-	return which == RH_MIXER ? RH_NORM_AFTER_MIXER : RH_NORM_AFTER_MLP;
+	return which == RH_MIXER ? RH_NORM_AFTER_MIXER : which == RH_MLP ? RH_NORM_AFTER_MLP : RH_NORM_AFTER_PER_LAYER;
 }
 
-/* How a half joins the residual: an MLP with norms of its own reads the residual itself. */
+/* How a half joins the residual: an MLP with norms of its own reads the residual itself, and so does a layer's own input's. */
 static enum rh_residual residual_of(const struct rh_layer *layer, enum rh_half_place which)
 {
+	if (which == RH_PER_LAYER)
+		return RH_RESIDUAL_BEHIND;
 	return which == RH_MLP && layer->traits.mlp == RH_MLP_BESIDE ? RH_RESIDUAL_BEHIND : layer->traits.residual;
 }
 
@@ -44,10 +55,16 @@ static int defers(const struct rh_emit *emit, int index, enum rh_half_place whic
 	return emit->deferred && half_of(&emit->model->layer[index], which)->learns(emit, index, of);
 }
 
+/* The row that is the input of a half, or of the norm before it. */
+static int input_row(enum rh_half_place which)
+{
+	return which == RH_MIXER ? RH_ROW_X : which == RH_MLP ? RH_ROW_X2 : RH_ROW_X3;
+}
+
 /* Rows that the input of a half is made of, and those that its output is. */
 static rh_row_set input_of(enum rh_half_place which)
 {
-	return RH_ROW_SET(which == RH_MIXER ? RH_ROW_X : RH_ROW_X2);
+	return RH_ROW_SET(input_row(which));
 }
 
 static rh_row_set output_of(const struct rh_layer *layer, enum rh_half_place which)
@@ -59,7 +76,8 @@ static rh_row_set output_of(const struct rh_layer *layer, enum rh_half_place whi
 
 rh_row_set emit_block_output_from(const struct rh_emit *emit, int index)
 {
-	return output_of(&emit->model->layer[index], RH_MLP);
+	const struct rh_layer *layer = &emit->model->layer[index];
+	return output_of(layer, (enum rh_half_place)(halves_of(layer) - 1));
 }
 
 static void declare_norms(const struct rh_emit *emit, int index, struct emit_table *table)
@@ -68,7 +86,9 @@ static void declare_norms(const struct rh_emit *emit, int index, struct emit_tab
 	for (int n = 0; n < RH_NORMS; n++) {
 		if (layer->norm[n] < 0)
 			continue;
-		enum rh_half_place which = n == RH_NORM_MIXER || n == RH_NORM_AFTER_MIXER ? RH_MIXER : RH_MLP;
+		enum rh_half_place which = n == RH_NORM_AFTER_PER_LAYER                     ? RH_PER_LAYER
+		                           : n == RH_NORM_MIXER || n == RH_NORM_AFTER_MIXER ? RH_MIXER
+		                                                                            : RH_MLP;
 		rh_row_set from = n == (int)before(which) ? input_of(which) : RH_ROW_SET(RH_ROW_MADE + which);
 		int64_t cols = emit_norm_stats_cols(emit_norm_of(emit, index, (enum rh_norm_place)n));
 		enum rh_maker maker = which == RH_MIXER ? RH_MAKER_MIXER : RH_MAKER_MLP;
@@ -81,14 +101,18 @@ static void declare_low(const struct rh_emit *emit, int index, struct emit_table
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	for (int p = 0; p < RH_PROJS; p++) {
-		enum rh_half_place which = p < RH_PROJ_MLP ? RH_MIXER : RH_MLP;
+		enum rh_half_place which = p < RH_PROJ_MLP ? RH_MIXER : p < RH_PROJ_PER_LAYER_GATE ? RH_MLP : RH_PER_LAYER;
+		if (!layer->proj[p].r)
+			continue;
 		const struct rh_half *half = half_of(layer, which);
 		enum rh_maker maker = which == RH_MIXER ? RH_MAKER_MIXER : RH_MAKER_MLP;
 		rh_row_set low = RH_ROW_SET(RH_ROW_LOW + p);
 		rh_row_set from = half->of_input & low ? input_of(which) : half->between & low ? half->of_between : half->of_output;
 		int is_deferred = emit->deferred != NULL;
-		if (!layer->proj[p].r)
-			continue;
+		if (p == RH_PROJ_PER_LAYER_INPUTS) {
+			maker = RH_MAKER_MIXER;
+			from = RH_ROW_SET(RH_ROW_X);
+		}
 		emit_row(table, RH_ROW_LOW + p, emit->model->dtype, emit->shape.tokens, layer->proj[p].r,
 		         (struct emit_origin){maker, from, is_deferred});
 		emit_row(table, RH_ROW_D_LOW + p, emit->model->dtype, emit->shape.tokens, layer->proj[p].r,
@@ -101,7 +125,7 @@ static void declare_operands(const struct rh_emit *emit, int index, struct emit_
 	const struct rh_layer *layer = &emit->model->layer[index];
 	enum rh_dtype act = emit->model->dtype;
 	int64_t tokens = emit->shape.tokens;
-	for (int which = 0; which < RH_HALVES; which++) {
+	for (int which = 0; which < halves_of(layer); which++) {
 		enum rh_half_place half = (enum rh_half_place)which;
 		/* behind a residual without a norm before the MLP its input is x2 itself, which is there from the start */
 		int is_apart = rh_residual_norms_input(residual_of(layer, half)) || half == RH_MIXER;
@@ -120,7 +144,8 @@ void emit_declare_block(const struct rh_emit *emit, int index, struct emit_table
 	int64_t tokens = emit->shape.tokens;
 	int x2_is_deferred = !rh_residual_norms_input(residual_of(layer, RH_MLP)) && defers(emit, index, RH_MLP, HALF_INPUT);
 	declare_norms(emit, index, table);
-	for (int which = 0; which < RH_HALVES && residual != RH_RESIDUAL_PRE; which++) {
+	RH_ASSERT(halves_of(layer) == RH_PER_LAYER || residual == RH_RESIDUAL_SANDWICH);
+	for (int which = 0; which < halves_of(layer) && residual != RH_RESIDUAL_PRE; which++) {
 		rh_row_set from = half_of(layer, (enum rh_half_place)which)->of_output;
 		if (residual == RH_RESIDUAL_POST)
 			from |= input_of((enum rh_half_place)which);
@@ -129,8 +154,11 @@ void emit_declare_block(const struct rh_emit *emit, int index, struct emit_table
 	}
 	emit_row(table, RH_ROW_X2, act, tokens, layer->width,
 	         (struct emit_origin){RH_MAKER_MIXER, output_of(layer, RH_MIXER), x2_is_deferred});
-	half_of(layer, RH_MIXER)->declare(emit, index, table);
-	half_of(layer, RH_MLP)->declare(emit, index, table);
+	if (layer->traits.per_layer)
+		emit_row(table, RH_ROW_X3, act, tokens, layer->width,
+		         (struct emit_origin){RH_MAKER_MLP, output_of(layer, RH_MLP), defers(emit, index, RH_PER_LAYER, HALF_INPUT)});
+	for (int which = 0; which < halves_of(layer); which++)
+		half_of(layer, (enum rh_half_place)which)->declare(emit, index, table);
 	declare_low(emit, index, table);
 	declare_operands(emit, index, table);
 }
@@ -168,7 +196,7 @@ static void half_dropped(struct rh_emit *emit, int index, enum rh_half_place whi
 /* What y is multiplied by; absent: nothing. */
 static struct rh_view scalar_of(const struct rh_emit *emit, const struct rh_layer *layer, enum rh_half_place which)
 {
-	return which == RH_MLP ? emit_weight(emit, layer, 0, layer->scalar, 1, 1) : (struct rh_view){0};
+	return (int)which == halves_of(layer) - 1 ? emit_weight(emit, layer, 0, layer->scalar, 1, 1) : (struct rh_view){0};
 }
 
 /* y of x, and of h = norm(x) where the half reads that; y absent: it is not made. Returns what is still to be added to x to make y, or
@@ -223,15 +251,26 @@ void emit_block(struct rh_emit *emit, int index, struct rh_view x, struct rh_vie
 	if (norms_input && (sum || emit_wants(s, half_of(layer, RH_MLP)->of_input | RH_ROW_SET(RH_ROW_NORM + RH_NORM_MLP))))
 		norm_of_sum(emit, index, x, sum, h, s);
 	rh_arena_reset(emit->arena, mark);
-	struct rh_view x2 = s->view[RH_ROW_X2];
-	emit_add_apart(emit, x2, half_forward(emit, index, RH_MLP, x2, norms_input || is_post ? h : x2, y, s), y);
+	struct rh_view x2 = s->view[RH_ROW_X2], y2 = layer->traits.per_layer ? emit_wanted(s, RH_ROW_X3) : y;
+	emit_add_apart(emit, x2, half_forward(emit, index, RH_MLP, x2, norms_input || is_post ? h : x2, y2, s), y2);
 	rh_arena_reset(emit->arena, outer);
+	if (!layer->traits.per_layer)
+		return;
+	(void)half_forward(emit, index, RH_PER_LAYER, s->view[RH_ROW_X3], s->view[RH_ROW_X3], y, s);
+	rh_arena_reset(emit->arena, outer);
+}
+
+rh_row_set emit_block_of_side(const struct rh_emit *emit, int index)
+{
+	const struct rh_layer *layer = &emit->model->layer[index];
+	rh_row_set mixer = layer->traits.keys == RH_KEYS_BORROWED ? half_of(layer, RH_MIXER)->of_side : 0;
+	return mixer | (layer->traits.per_layer ? half_of(layer, RH_PER_LAYER)->of_side : 0);
 }
 
 void emit_block_lend(struct rh_emit *emit, int index, const struct rh_activations *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
-	if (layer->traits.keys == RH_KEYS_LENT)
+	if (layer->traits.keys == RH_KEYS_LENT && emit->side.data)
 		half_of(layer, RH_MIXER)->lend(emit, index, s);
 }
 
@@ -293,12 +332,18 @@ void emit_block_backward(struct rh_emit *emit, int index, struct rh_activations 
 	int64_t mark = emit->arena->used;
 	if (layer->scalar >= 0) {
 		struct rh_view scaled = take_width(emit, index);
-		emit_add_scaled(emit, dy, (struct rh_view){0}, scalar_of(emit, layer, RH_MLP), scaled);
+		emit_add_scaled(emit, dy, (struct rh_view){0}, emit_weight(emit, layer, 0, layer->scalar, 1, 1), scaled);
 		dy = scaled;
+	}
+	if (layer->traits.per_layer) {
+		struct rh_view dx3 = take_width(emit, index);
+		half_backward(emit, index, RH_PER_LAYER, s, s->view[RH_ROW_X3], dy, dx3);
+		dy = dx3;
 	}
 	struct rh_view dx2 = is_pre ? emit_operand(emit, s, RH_ROW_GRADIENT + RH_MIXER) : take_width(emit, index);
 	half_backward(emit, index, RH_MLP, s, s->view[RH_ROW_X2], dy, dx2);
 	half_backward(emit, index, RH_MIXER, s, s->view[RH_ROW_X], dx2, dx);
+	emit_make_inputs_backward(emit, index, s, dx);
 	rh_arena_reset(emit->arena, mark);
 }
 
@@ -307,6 +352,8 @@ void emit_block_weights(struct rh_emit *emit, int index, struct rh_activations *
 	const struct rh_layer *layer = &emit->model->layer[index];
 	if (!rh_residual_norms_input(residual_of(layer, RH_MLP)))
 		s->view[RH_ROW_INPUT + RH_MLP] = s->view[RH_ROW_X2];
-	for (int which = RH_HALVES - 1; which >= 0; which--) /* in the order of the backward */
+	if (layer->traits.per_layer)
+		s->view[RH_ROW_INPUT + RH_PER_LAYER] = s->view[RH_ROW_X3];
+	for (int which = halves_of(layer) - 1; which >= 0; which--) /* in the order of the backward */
 		half_of(layer, (enum rh_half_place)which)->weights(emit, index, s);
 }

@@ -7,7 +7,7 @@
 #include "model/family.h"
 #include "model/rope.h"
 
-enum { RH_MOST_LAYERS = 1024, RH_ROPES = 2 };
+enum { RH_MOST_LAYERS = 1024, RH_MOST_LAYER_INPUT = 1 << 14, RH_ROPES = 2 };
 
 /* How a transformer layer differs from other layers of its model. */
 struct rh_layer_config {
@@ -63,12 +63,13 @@ struct rh_model_config {
 	double logits_divisor;              /* 0: 1 */
 	double post_norm_eps;               /* of norms behind halves; 0: rms_norm_eps */
 	struct rh_model_dropout dropout;
-	double logits_cap;                    /* logits become cap tanh(logit / cap); 0: they do not */
-	int64_t full_head_dim, full_kv_heads; /* of layers without a window, where they have others; 0: they do not */
-	int values_are_keys;                  /* in those layers */
-	int64_t kv_shared_layers;             /* the uppermost, which attend to the keys and values of layers below them */
-	int doubles_borrowers;                /* the MLP of each of these is twice as wide */
-	int64_t window;                       /* most keys that a query of a windowed layer sees */
+	double logits_cap;                          /* logits become cap tanh(logit / cap); 0: they do not */
+	int64_t full_head_dim, full_kv_heads;       /* of layers without a window, where they have others; 0: they do not */
+	int values_are_keys;                        /* in those layers */
+	int64_t kv_shared_layers;                   /* the uppermost, which attend to the keys and values of layers below them */
+	int doubles_borrowers;                      /* the MLP of each of these is twice as wide */
+	int64_t layer_input_size, layer_input_rows; /* of each layer's own input, and of the table of all; 0: layers have none */
+	int64_t window;                             /* most keys that a query of a windowed layer sees */
 	struct rh_delta_config delta;
 	struct rh_latent_config latent;
 	struct rh_layer_config layer[RH_MOST_LAYERS];

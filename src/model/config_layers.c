@@ -218,26 +218,10 @@ int config_parse_delta(const json_t *json, const char *where, struct rh_model_co
 	return 0;
 }
 
-/* Parts of Gemma 4 that are not built, each by its key and the value that a model without it has. */
+/* What of Gemma 4 is not built. */
 static int refuse_parts(const json_t *json, const char *where)
 {
-	static const struct {
-		const char *key, *what;
-		int64_t silent;
-	} parts[] = {
-	        {"hidden_size_per_layer_input", "per-layer embeddings (E2B, E4B)", 256},
-	};
 	const char *both = NULL;
-	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-		int64_t value = parts[i].silent;
-		int is_null = json_is_null(json_object_get(json, parts[i].key)); /* it has none */
-		int rc = is_null ? 0 : rh_json_int(json, parts[i].key, where, RH_JSON_OPTIONAL, &value);
-		if (rc)
-			return rc;
-		if (value && !is_null)
-			return rh_fail(-EINVAL, "%s: '%s' is %lld: %s are not supported yet; 26B-A4B and 31B are, which say 0", where,
-			               parts[i].key, (long long)value, parts[i].what);
-	}
 	int rc = rh_json_string(json, "use_bidirectional_attention", where, RH_JSON_OPTIONAL, &both);
 	if (!rc && both && strcmp(both, "vision"))
 		rc = rh_fail(-EINVAL,
@@ -274,6 +258,26 @@ static int parse_borrowers(const json_t *json, const char *where, struct rh_mode
 		rc = rh_fail(-EINVAL, "%s: num_kv_shared_layers is %lld; it must be 0 or more, and less than the %lld layers", where,
 		             (long long)out->kv_shared_layers, (long long)out->num_hidden_layers);
 	return rc ? rc : rh_json_bool(json, "use_double_wide_mlp", where, RH_JSON_OPTIONAL, &out->doubles_borrowers);
+}
+
+/* Layers' own inputs (E2B, E4B), of a table as wide as all of them. */
+static int parse_inputs(const json_t *json, const char *where, struct rh_model_config *out)
+{
+	int64_t size = 256, rows = 262144;
+	int is_null = json_is_null(json_object_get(json, "hidden_size_per_layer_input")); /* they have none */
+	int rc = is_null ? 0 : rh_json_int(json, "hidden_size_per_layer_input", where, RH_JSON_OPTIONAL, &size);
+	if (rc || is_null || !size)
+		return rc;
+	rc = rh_json_int(json, "vocab_size_per_layer_input", where, RH_JSON_OPTIONAL, &rows);
+	if (!rc && (size < 1 || size > RH_MOST_LAYER_INPUT))
+		rc = rh_fail(-EINVAL, "%s: hidden_size_per_layer_input is %lld; it must be 1 to %d, or 0 for none", where, (long long)size,
+		             RH_MOST_LAYER_INPUT);
+	if (!rc && (rows < out->vocab_size || rows > INT32_MAX))
+		rc = rh_fail(-EINVAL, "%s: vocab_size_per_layer_input is %lld; each of the vocabulary's %lld needs a row", where,
+		             (long long)rows, (long long)out->vocab_size);
+	out->layer_input_size = size;
+	out->layer_input_rows = rows;
+	return rc;
 }
 
 int config_check_lenders(const struct rh_model_config *config, const char *where)
@@ -327,6 +331,8 @@ int config_parse_kinds(const json_t *json, const char *where, struct rh_model_co
 	int found = 0, rc = refuse_parts(json, where);
 	if (!rc)
 		rc = parse_borrowers(json, where, out);
+	if (!rc)
+		rc = parse_inputs(json, where, out);
 	if (!rc)
 		rc = parse_beside(json, where, out);
 	if (!rc)

@@ -135,7 +135,9 @@ rh_row_set emit_block_output_from(const struct rh_emit *emit, int layer);
 
 /* block.c: a transformer layer. y absent: it is not made. Of its rows it makes those that are wanted. */
 void emit_block(struct rh_emit *emit, int layer, struct rh_view x, struct rh_view y, struct rh_activations *s);
-/* After emit_block, or with its rows where they are: what it lends goes to emit->side. */
+/* Rows that are made of what lies beside the stage's activations. */
+rh_row_set emit_block_of_side(const struct rh_emit *emit, int layer);
+/* After emit_block, or with its rows where they are: what it lends goes to emit->side, where that is wanted. */
 void emit_block_lend(struct rh_emit *emit, int layer, const struct rh_activations *s);
 /* Only what its mixer carries of x. */
 void emit_block_carry(struct rh_emit *emit, int layer, struct rh_view x, struct rh_activations *s);
@@ -162,6 +164,15 @@ void emit_head(struct rh_emit *emit, struct rh_view x, const struct rh_head_out 
 void emit_head_carry(struct rh_emit *emit, struct rh_view x, struct rh_activations *s);
 void emit_head_backward(struct rh_emit *emit, struct rh_activations *s, struct rh_view dx);
 
+/* per_layer.c: the lowest layer adds what it makes of x to the inputs of all layers, beside the activations; before emit_block. And dx +=
+ * that way's gradient, with those of its weights: after all else of the layer's backward. Nothing in other layers. */
+void emit_make_inputs(struct rh_emit *emit, int layer, struct rh_view x, struct rh_activations *s);
+void emit_make_inputs_backward(struct rh_emit *emit, int layer, struct rh_activations *s, struct rh_view dx);
+
+/* head.c: the tokens' rows of the table of layers' own inputs, where the model has one, beside what the embedding makes; and that table's
+ * gradient. */
+void emit_input_rows(struct rh_emit *emit);
+void emit_input_rows_backward(struct rh_emit *emit);
 /* head.c: the embedding. */
 void emit_embedding(struct rh_emit *emit, struct rh_view y);
 void emit_embedding_backward(struct rh_emit *emit, struct rh_view dy);

@@ -8,6 +8,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* Which of the attention's linears have biases. */
 enum rh_family_bias {
@@ -39,12 +40,14 @@ struct rh_family_names {
 	const char *patches; /* the linear of an image's patches, beside which `embedding` is the class token; NULL: no images */
 	const char *base;    /* prefix of all names but the head's: files without a head leave it out; or NULL */
 	/* behind "<layers><number>." */
-	const char *norm[4]; /* by enum rh_norm_place */
+	const char *norm[5]; /* by enum rh_norm_place */
 	/* linears by enum rh_proj, of each kind of mixer and of the MLP; NULL: its rows are the last of the one before it */
 	const char *attention[5], *mlp[4];
 	const char *dense[3]; /* the MLP of a layer without experts, where others have them; NULL: it has the same names */
 	const char *delta[5], *conv, *a_log, *dt_bias, *gated_norm;
 	const char *layer_scalar; /* a number that the layer's output is multiplied by, which is not trained; NULL: there is none */
+	/* where layers have inputs of their own: their linears, by enum rh_proj; the wide table; the norm of what the last linear makes */
+	const char *per_layer[3], *inputs_table, *inputs_norm;
 	const char *router, *experts;
 	const char *choice_bias; /* of routers that are sigmoids: a vector of fp32 numbers, which is not trained; or NULL */
 	const char *experts_gate_up, *experts_down; /* all experts' matrices in one tensor; NULL: each has its own */
@@ -187,6 +190,13 @@ struct rh_family {
 	int has_plain_final_norm; /* RMS, where the layers' are RMS_PLUS_ONE */
 	int keeps_others;         /* files have tensors beside the model's, of multi-token prediction, which are written back as they are */
 };
+
+/* The last part of a module's name, by which PEFT's users name it. */
+static inline const char *rh_last_part(const char *name)
+{
+	const char *dot = strrchr(name, '.');
+	return dot ? dot + 1 : name;
+}
 
 /* The activation's name in hidden_act. */
 const char *rh_activation_name(enum rh_activation activation);

@@ -1,4 +1,5 @@
-/* A transformer layer has two halves, a mixer of tokens and an MLP, which join the residual in one of three ways (block.c). A kind of half
+/* A transformer layer has two halves, a mixer of tokens and an MLP, and some have a third one, of their own inputs; they join the residual
+ * in one of several ways (block.c). A kind of half
  * is a row of functions in a file of its own; its name stands in the lists of traits.h. It numbers its tensors (rh_layer's `own`) and the
  * rows of the activation table (activation.h) itself. Its linears are its part of rh_layer's `proj`: their weights, adapters, low
  * activations and gradients are as of any linear. */
@@ -23,7 +24,14 @@ static inline void emit_row(struct emit_table *table, int row, enum rh_dtype dty
 	if (origin.maker == RH_MAKER_BACKWARD && !table->has_backward)
 		return;
 	RH_ASSERT(table->count < RH_ACTIVATIONS);
-	table->row[table->count++] = (struct rh_activation_row){row, dtype, rows, cols, origin.maker, origin.from, origin.is_deferred};
+	table->row[table->count++] =
+	        (struct rh_activation_row){row, dtype, rows, cols, origin.maker, origin.from, origin.is_deferred, RH_SIDE_NOT};
+}
+
+/* Of the row that was declared last. */
+static inline void emit_row_side(struct emit_table *table, enum rh_row_side side)
+{
+	table->row[table->count - 1].side = side;
 }
 
 static inline int emit_wants(const struct rh_activations *s, rh_row_set rows)
@@ -73,9 +81,11 @@ struct rh_half {
 	void (*lend)(struct rh_emit *emit, int layer, const struct rh_activations *s);
 
 	/* ---- emission ---- */
-	/* Rows that are made of its input, by its forward alone; rows that its output is made of. And low activations of linears that read
-	 * neither its input nor what its output is made of, and the rows that they are made of. */
-	rh_row_set of_input, of_output, between, of_between;
+	/* Rows that are made of its input, by its forward alone; rows that its output is made of; and, where the layer borrows or has an
+	 * input of its own, rows that are made of what lies beside. */
+	rh_row_set of_input, of_output, of_side;
+	/* Low activations of linears that read neither its input nor what its output is made of; and the rows that they are made of. */
+	rh_row_set between, of_between;
 	/* Declares its own rows: what its backward reads beside its input and its linears' low activations, and operands of its weight
 	 * gradients that the backward makes. */
 	void (*declare)(const struct rh_emit *emit, int layer, struct emit_table *table);
@@ -99,7 +109,9 @@ struct rh_half {
 RH_MIXER_KINDS(HALF_DECLARE)
 RH_MLP_KINDS(HALF_DECLARE)
 #undef HALF_DECLARE
+extern const struct rh_half half_per_layer;
 
+/* NULL: the layer has no input of its own. */
 const struct rh_half *half_of(const struct rh_layer *layer, enum rh_half_place which);
 
 #endif

@@ -3,6 +3,8 @@
 
 #include "core/float16.h"
 
+#include <math.h>
+
 static int64_t least_rows(const struct rh_model *model)
 {
 	int64_t rows = RH_HEAD_CHUNK_BYTES / (4 * rh_model_outputs(model->config));
@@ -403,14 +405,14 @@ void emit_head_backward(struct rh_emit *emit, struct rh_activations *s, struct r
 }
 
 /* A root of the width is rounded to the weights' dtype, as transformers does; a number of config.json is not. */
-static float embedding_scale(const struct rh_model *model)
+static float rounded_scale(const struct rh_model *model, float scale)
 {
-	float scale = (float)model->config->embedding_scale;
 	return model->dtype == RH_BF16 && model->config->family->scales_embedding ? rh_bf16_to_f32(rh_f32_to_bf16(scale)) : scale;
 }
 
 /* One of the embedding's tables, as rows of it for each token. */
 struct table {
+	enum rh_layer_block block;
 	int tensor;
 	int64_t rows, index; /* byte offset of the indices in the micro-batch */
 	float scale;
@@ -424,11 +426,12 @@ static int tables_of(const struct rh_emit *emit, struct table out[TABLES])
 	const struct rh_model_config *config = emit->model->config;
 	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
 	int count = 0;
-	out[count++] = (struct table){0, config->vocab_size, at.ids, embedding_scale(emit->model)};
+	out[count++] =
+	        (struct table){RH_BLOCK_BASE, 0, config->vocab_size, at.ids, rounded_scale(emit->model, (float)config->embedding_scale)};
 	if (layer->types >= 0)
-		out[count++] = (struct table){layer->types, config->types, at.type, 1};
+		out[count++] = (struct table){RH_BLOCK_BASE, layer->types, config->types, at.type, 1};
 	if (layer->positions >= 0)
-		out[count++] = (struct table){layer->positions, config->max_position_embeddings, at.position, 1};
+		out[count++] = (struct table){RH_BLOCK_BASE, layer->positions, config->max_position_embeddings, at.position, 1};
 	return count;
 }
 
@@ -439,10 +442,47 @@ static void rows_of(struct rh_emit *emit, const struct table *table, struct rh_v
 	struct rh_op op = {.kind = RH_OP_EMBEDDING, .embedding.scale = table->scale};
 	struct rh_view ids = emit_micro(emit, table->index, emit->shape.tokens);
 	op.operand[RH_EMBEDDING_IDS] = ids;
-	op.operand[RH_EMBEDDING_TABLE] = emit_weight(emit, layer, RH_BLOCK_BASE, table->tensor, table->rows, to.cols);
+	op.operand[RH_EMBEDDING_TABLE] = emit_weight(emit, layer, table->block, table->tensor, table->rows, to.cols);
 	op.operand[RH_EMBEDDING_Y] = to;
-	if (!emit_packed_rows(emit, layer, RH_BLOCK_BASE, table->tensor, ids, to))
+	if (!emit_packed_rows(emit, layer, table->block, table->tensor, ids, to))
 		emit_op(emit, &op);
+}
+
+static void table_gradient_of(struct rh_emit *emit, const struct table *table, struct rh_view dy)
+{
+	const struct rh_layer *layer = &emit->model->layer[0];
+	struct rh_op op = {.kind = RH_OP_EMBEDDING_BACKWARD, .embedding.scale = table->scale};
+	op.operand[RH_EMBEDDING_BACKWARD_IDS] = emit_micro(emit, table->index, emit->shape.tokens);
+	op.operand[RH_EMBEDDING_BACKWARD_DY] = dy;
+	op.operand[RH_EMBEDDING_BACKWARD_DTABLE] = emit_gradient(emit, layer, table->block, table->tensor, table->rows, dy.cols);
+	emit_op(emit, &op);
+}
+
+/* The inputs of all layers, of what lies beside activations or gradients. */
+static struct rh_view inputs_of(const struct rh_emit *emit, struct rh_view side)
+{
+	return rh_view_cols(side, rh_side_cols(emit->has) - emit->has.inputs, emit->has.inputs);
+}
+
+static struct table inputs_table(const struct rh_emit *emit)
+{
+	const struct rh_model_config *config = emit->model->config;
+	return (struct table){RH_BLOCK_TABLE, 0, config->layer_input_rows, rh_micro_layout(&emit->shape).ids,
+	                      rounded_scale(emit->model, sqrtf((float)config->layer_input_size))};
+}
+
+void emit_input_rows(struct rh_emit *emit)
+{
+	struct table table = inputs_table(emit);
+	if (table.rows && emit->side.data)
+		rows_of(emit, &table, inputs_of(emit, emit->side));
+}
+
+void emit_input_rows_backward(struct rh_emit *emit)
+{
+	struct table table = inputs_table(emit);
+	if (table.rows && emit->model->block[emit->model->layer[0].block[table.block]].trainable)
+		table_gradient_of(emit, &table, inputs_of(emit, emit->d_side));
 }
 
 /* A family's norm of each token's row of the table. */
@@ -569,13 +609,8 @@ void emit_embedding_backward(struct rh_emit *emit, struct rh_view dy)
 	emit_embedding_adapter_backward(emit, emit_micro(emit, table[0].index, emit->shape.tokens), table[0].scale, dy);
 	if (is_trained && norms_rows(emit))
 		dy = norm_backward(emit, norm_of_rows(emit), &table[0], dy);
-	for (int i = 0; i < count && is_trained; i++) {
-		struct rh_op op = {.kind = RH_OP_EMBEDDING_BACKWARD, .embedding.scale = table[i].scale};
-		op.operand[RH_EMBEDDING_BACKWARD_IDS] = emit_micro(emit, table[i].index, emit->shape.tokens);
-		op.operand[RH_EMBEDDING_BACKWARD_DY] = dy;
-		op.operand[RH_EMBEDDING_BACKWARD_DTABLE] = emit_gradient(emit, layer, 0, table[i].tensor, table[i].rows, dy.cols);
-		emit_op(emit, &op);
-	}
+	for (int i = 0; i < count && is_trained; i++)
+		table_gradient_of(emit, &table[i], dy);
 	if (emit->shape.pixels && is_trained)
 		patches_gradient(emit, dy);
 	rh_arena_reset(emit->arena, mark);

@@ -120,7 +120,7 @@ static void lay_out_norms(const struct rh_model_config *config, struct rh_layer 
 	const struct rh_family_names *names = rh_model_names(config);
 	for (int n = 0; n < RH_NORMS; n++) {
 		layer->norm[n] = -1;
-		if (!names->norm[n])
+		if (!names->norm[n] || (n == RH_NORM_AFTER_PER_LAYER && !layer->traits.per_layer))
 			continue;
 		layer->norm[n] = layout_place_norm(at, names->norm[n], layer->traits.norm, layer->width);
 	}
@@ -197,7 +197,7 @@ static int lay_out_base(const struct rh_model_config *config, int index, int tra
 	at.prefix = prefix;
 	lay_out_norms(config, layer, &at);
 	for (int kind = HALF_NORMS; kind <= HALF_BIASES; kind++)
-		for (int which = 0; which < RH_HALVES; which++)
+		for (int which = 0; which < RH_HALVES && half_of(layer, (enum rh_half_place)which); which++)
 			half_of(layer, (enum rh_half_place)which)->place(config, layer, &at, (enum half_tensors)kind);
 	return end_block(&at);
 }
@@ -244,7 +244,8 @@ static int lay_out_adapter(const struct rh_model_config *config, const struct rh
 		double scale = 0;
 		if (linear->weight < 0)
 			continue;
-		snprintf(module, sizeof module, "%s%s", prefix, name_of(rh_model_modules(config), layer, p));
+		snprintf(module, sizeof module, "%s%s", p == RH_PROJ_PER_LAYER_INPUTS ? "" : prefix,
+		         name_of(rh_model_modules(config), layer, p));
 		int rc = lora->module(lora->context, module, &linear->r, &scale);
 		if (rc)
 			at.fault = rc;
@@ -255,7 +256,7 @@ static int lay_out_adapter(const struct rh_model_config *config, const struct rh
 	}
 	for (int which = 0; which < RH_HALVES; which++) {
 		const struct rh_half *half = half_of(layer, (enum rh_half_place)which);
-		if (half->place_adapters)
+		if (half && half->place_adapters)
 			half->place_adapters(config, lora, prefix, layer, &at);
 	}
 	return end_block(&at);
@@ -366,6 +367,26 @@ static int lay_out_head_adapter(struct rh_model *model, const struct rh_lora_con
 	return end_block(&at);
 }
 
+/* The wide table of layers' own inputs, in a block of its own. */
+static int lay_out_inputs_table(struct rh_model *model, const struct rh_lora_config *lora)
+{
+	const struct rh_model_config *config = model->config;
+	const char *module = rh_model_names(config)->inputs_table;
+	struct layout at;
+	int64_t r = 0;
+	double scale;
+	int rc = lora ? lora->module(lora->context, module, &r, &scale) : 0;
+	if (!rc && (r || saves(lora, module)))
+		rc = rh_fail(-EINVAL, "lora_target_modules or modules_to_save mean %s too, which adapters leave as it is here; name others",
+		             module);
+	if (rc)
+		return rc;
+	begin_block(config, &at, &model->block[model->blocks], !lora, "layers' inputs", 0);
+	model->layer[0].block[RH_BLOCK_TABLE] = model->blocks++;
+	(void)layout_place(&at, module, "weight", 2, config->layer_input_rows, config->num_hidden_layers * config->layer_input_size);
+	return end_block(&at);
+}
+
 static int lay_out_embedding(struct rh_model *model, const struct rh_lora_config *lora)
 {
 	const struct rh_model_config *config = model->config;
@@ -380,7 +401,7 @@ static int lay_out_embedding(struct rh_model *model, const struct rh_lora_config
 	                           .block = {model->blocks++, -1, -1},
 	                           .traits = rh_traits_of(config, 0),
 	                           .width = config->hidden_size,
-	                           .norm = {-1, -1, -1, -1},
+	                           .norm = {-1, -1, -1, -1, -1},
 	                           .positions = -1,
 	                           .types = -1};
 	if (names->patches)
@@ -403,6 +424,8 @@ static int lay_out_embedding(struct rh_model *model, const struct rh_lora_config
 	if (names->embedding_norm)
 		layer->norm[RH_NORM_FINAL] = layout_place_norm(&at, names->embedding_norm, layer->traits.norm, layer->width);
 	int rc = end_block(&at);
+	if (!rc && config->layer_input_size)
+		rc = lay_out_inputs_table(model, lora);
 	return rc ? rc : lay_out_embedding_adapter(model, lora);
 }
 
@@ -461,7 +484,7 @@ static int lay_out_head(struct rh_model *model, const struct rh_lora_config *lor
 	                           .block = {model->blocks++, -1, -1},
 	                           .traits = layer[-1].traits,
 	                           .width = layer[-1].width,
-	                           .norm = {-1, -1, -1, -1},
+	                           .norm = {-1, -1, -1, -1, -1},
 	                           .head_bias = -1};
 	if (config->family->has_plain_final_norm)
 		layer->traits.norm = RH_NORM_RMS;
@@ -504,6 +527,8 @@ static void drop_block(struct rh_model *model)
 
 static int site_of(int proj)
 {
+	if (proj >= RH_PROJ_PER_LAYER_GATE)
+		return RH_SITE_PER_LAYER + proj - RH_PROJ_PER_LAYER_GATE;
 	if (proj == RH_PROJ_FIFTH || proj == RH_PROJ_GATING)
 		return proj == RH_PROJ_FIFTH ? RH_SITE_FIFTH : RH_SITE_GATING;
 	return proj > RH_PROJ_FIFTH ? proj - 1 : proj;
@@ -517,17 +542,17 @@ static int lay_out_layer(struct rh_model *model, const struct rh_lora_config *lo
 	                           .block = {model->blocks, -1, -1},
 	                           .traits = rh_traits_of(config, index),
 	                           .width = config->hidden_size};
-	const struct rh_half *half[RH_HALVES] = {half_of(layer, RH_MIXER), half_of(layer, RH_MLP)};
 	for (int p = 0; p < RH_PROJS; p++)
 		layer->proj[p] =
 		        (struct rh_linear){.weight = -1, .bias = -1, .lora_a = -1, .lora_b = -1, .magnitude = -1, .site = site_of(p)};
 	for (int which = 0; which < RH_HALVES; which++) {
 		for (int t = 0; t < RH_HALF_TENSORS; t++)
 			layer->own[which][t] = -1;
-		half[which]->size(config, layer);
+		if (half_of(layer, (enum rh_half_place)which))
+			half_of(layer, (enum rh_half_place)which)->size(config, layer);
 	}
-	if (half[RH_MIXER]->carries)
-		layer->carried = half[RH_MIXER]->carries(layer);
+	if (half_of(layer, RH_MIXER)->carries)
+		layer->carried = half_of(layer, RH_MIXER)->carries(layer);
 	int rc = lay_out_base(config, index, !lora, layer, &model->block[model->blocks++]);
 	if (rc || !lora)
 		return rc;
@@ -549,8 +574,8 @@ static void list_modules(const struct rh_model_config *config, char *out, size_t
 	for (int kind = RH_MIXER_ATTENTION; kind <= RH_MIXER_DELTA; kind += RH_MIXER_DELTA - RH_MIXER_ATTENTION)
 		for (int p = 0; p < (kind == RH_MIXER_DELTA ? RH_PROJ_MLP : RH_PROJS) && used < size; p++) {
 			const char *name = rh_proj_name(names, (enum rh_mixer_kind)kind, RH_MLP_SHARED, p);
-			if (name && (p != RH_PROJ_GATING || config->experts))
-				used += (size_t)snprintf(out + used, size - used, "%s%s", used ? ", " : "", strrchr(name, '.') + 1);
+			if (name && (p != RH_PROJ_GATING || config->experts) && (p < RH_PROJ_PER_LAYER_GATE || config->layer_input_size))
+				used += (size_t)snprintf(out + used, size - used, "%s%s", used ? ", " : "", rh_last_part(name));
 		}
 }
 
@@ -639,7 +664,7 @@ static int borrows(const struct rh_layer *layer, int lane)
 static void note_sides(struct rh_model *model)
 {
 	int last[RH_LANES] = {0, 0};
-	struct rh_side side = {{0, 0}};
+	struct rh_side side = {.inputs = 0};
 	for (int l = 0; l < model->layers; l++)
 		for (int lane = 0; lane < RH_LANES; lane++)
 			last[lane] = borrows(&model->layer[l], lane) ? l : last[lane];
@@ -651,6 +676,7 @@ static void note_sides(struct rh_model *model)
 			side.lane[traits->lane] = 2 * traits->kv_heads * traits->head_dim;
 		for (int lane = 0; lane < RH_LANES; lane++)
 			side.lane[lane] = l == last[lane] ? 0 : side.lane[lane];
+		side.inputs = layer->kind == RH_LAYER_HEAD ? 0 : (model->layers - 2 - l) * model->config->layer_input_size;
 		layer->side[1] = side;
 	}
 }

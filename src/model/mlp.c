@@ -17,9 +17,9 @@ static void size(const struct rh_model_config *config, struct rh_layer *layer)
 static void place(const struct rh_model_config *config, struct rh_layer *layer, struct layout *at, enum half_tensors kind)
 {
 	if (kind == HALF_WEIGHTS)
-		layout_weights(config, layer, at, RH_PROJ_MLP, RH_PROJS - RH_PROJ_MLP);
+		layout_weights(config, layer, at, RH_PROJ_MLP, RH_PROJ_PER_LAYER_GATE - RH_PROJ_MLP);
 	if (kind == HALF_BIASES)
-		layout_biases(config, layer, at, RH_PROJ_MLP, RH_PROJS - RH_PROJ_MLP);
+		layout_biases(config, layer, at, RH_PROJ_MLP, RH_PROJ_PER_LAYER_GATE - RH_PROJ_MLP);
 }
 
 static struct emit_linears gate_up_of(int layer)

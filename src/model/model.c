@@ -39,7 +39,7 @@ int rh_model_create(const struct rh_model_config *config, enum rh_dtype dtype, c
 	model->dora = lora && lora->dora;
 	model->layers = (int)config->num_hidden_layers + 2;
 	model->layer = rh_alloc((size_t)model->layers, sizeof *model->layer);
-	model->block = rh_alloc((size_t)model->layers * 2, sizeof *model->block);
+	model->block = rh_alloc((size_t)model->layers * 2 + 2, sizeof *model->block);
 	int rc = model->layer && model->block ? model_lay_out(model, lora) : -ENOMEM;
 	for (int b = 0; !rc && b < model->blocks; b++)
 		model->block[b].number = b;
@@ -64,6 +64,8 @@ static void free_block(struct rh_block *block)
 
 const char *rh_proj_name(const struct rh_family_names *names, enum rh_mixer_kind mixer, enum rh_mlp_kind mlp, int proj)
 {
+	if (proj >= RH_PROJ_PER_LAYER_GATE)
+		return names->per_layer[proj - RH_PROJ_PER_LAYER_GATE];
 	if (proj >= RH_PROJ_MLP && proj < RH_PROJ_GATING && mlp == RH_MLP_GATED && names->dense[0])
 		return names->dense[proj - RH_PROJ_MLP];
 	if (proj >= RH_PROJ_MLP)
@@ -194,7 +196,8 @@ void rh_model_spare_embeddings(struct rh_model *model)
 {
 	for (int b = 0; b < model->blocks; b++) {
 		struct rh_block *block = &model->block[b];
-		int is_of_embedding = rh_model_has_embedding(model) && b == model->layer[0].block[0];
+		const int *of = model->layer[0].block;
+		int is_of_embedding = rh_model_has_embedding(model) && (b == of[RH_BLOCK_BASE] || b == of[RH_BLOCK_TABLE]);
 		for (int t = 0; t < block->tensors && (is_of_embedding || block->uses > 1); t++)
 			block->tensor[t].decays = 0;
 	}

@@ -140,20 +140,23 @@ enum rh_proj {
 	RH_PROJ_GATE = RH_PROJ_MLP,
 	RH_PROJ_UP,
 	RH_PROJ_DOWN,
-	RH_PROJ_GATING, /* of an MLP beside experts: one number a token, whose sigmoid counts; or the experts' router */
+	RH_PROJ_GATING,         /* of an MLP beside experts: one number a token, whose sigmoid counts; or the experts' router */
+	RH_PROJ_PER_LAYER_GATE, /* of the layer's own input; what comes of it; and the inputs of all layers, of which the lowest layer has one */
+	RH_PROJ_PER_LAYER_OUT,
+	RH_PROJ_PER_LAYER_INPUTS,
 	RH_PROJS
 };
-/* What the family calls it in a layer with this mixer and MLP, or NULL. */
+/* What the family calls it in a layer with this mixer and MLP, or NULL. PER_LAYER_INPUTS is no module of a layer: its name is whole. */
 const char *rh_proj_name(const struct rh_family_names *names, enum rh_mixer_kind mixer, enum rh_mlp_kind mlp, int proj);
 
-/* Numbers for dropout's counter: modules of layers one after the other. A mixer's fifth linear and an MLP's fourth are beyond those of all
- * layers. */
-enum { RH_SITES = 7, RH_SITE_FIFTH = RH_SITES * (RH_MOST_LAYERS + 2), RH_SITE_GATING };
+/* Numbers for dropout's counter: modules of layers one after the other. A mixer's fifth linear, an MLP's fourth and those of
+ * layers' own inputs are beyond those of all layers. */
+enum { RH_SITES = 7, RH_SITE_FIFTH = RH_SITES * (RH_MOST_LAYERS + 2), RH_SITE_GATING, RH_SITE_PER_LAYER };
 /* Those of the model's own dropout lie beyond: of layer l RH_SITE_OWN + RH_OWN_SITES * l + one of these, the halves' own numbers first. */
 enum { RH_OWN_ATTENTION = 2, RH_OWN_END, RH_OWN_NOISE, RH_OWN_SITES, RH_SITE_OWN = 1 << 30 };
 
-/* The halves of a transformer layer (half.h). */
-enum rh_half_place { RH_MIXER, RH_MLP, RH_HALVES };
+/* The halves of a transformer layer (half.h), and what some layers have behind them. */
+enum rh_half_place { RH_MIXER, RH_MLP, RH_PER_LAYER, RH_HALVES };
 enum { RH_HALF_TENSORS = 12 };
 
 /* What a layer keeps from one run of tokens of a text to the next. */
@@ -169,24 +172,27 @@ enum rh_norm_place {
 	RH_NORM_MLP,
 	RH_NORM_AFTER_MIXER,
 	RH_NORM_AFTER_MLP,
+	RH_NORM_AFTER_PER_LAYER,
 	RH_NORMS,
 	RH_NORM_FINAL = RH_NORM_MIXER,
 	RH_NORM_DENSE = RH_NORM_MLP /* the head's, behind its dense part */
 };
 
-/* What travels beside an activation, in columns: keys and values that layers above read, a lane for each kind of attention; beside a
- * gradient the sums of their gradients. 0: absent. */
+/* What travels beside an activation, in columns: keys and values that layers above read, a lane for each kind of attention, and the
+ * inputs of layers above; beside a gradient the sums of their gradients. 0: absent. */
 enum { RH_LANES = 2 };
 struct rh_side {
 	int64_t lane[RH_LANES]; /* keys, and behind them as many columns of values */
+	int64_t inputs;         /* those of the next layer first */
 };
 static inline int64_t rh_side_cols(struct rh_side side)
 {
-	return side.lane[0] + side.lane[1];
+	return side.lane[0] + side.lane[1] + side.inputs;
 }
 
 /* A layer's blocks: its base (of the embedding the table, of the head the norm and an untied matrix), its adapter, and of a head a matrix
- * that is the embedding's table, or that has a block of its own, as adapters do not freeze it. */
+ * that is the embedding's table, or that has a block of its own, as adapters do not freeze it; of an embedding the table of layers' own
+ * inputs. */
 enum rh_layer_block { RH_BLOCK_BASE, RH_BLOCK_ADAPTER, RH_BLOCK_TABLE, RH_LAYER_BLOCKS };
 
 /* More than 20 members: each kind of layer has its own tensors. */
@@ -195,7 +201,7 @@ struct rh_layer {
 	int block[RH_LAYER_BLOCKS]; /* -1 absent */
 	int use[RH_LAYER_BLOCKS];   /* which of the block's gradient sums this layer's gradients go to */
 	struct rh_traits traits;
-	int64_t width; /* columns of the activations that it reads and writes */
+	int64_t width;          /* columns of the activations that it reads and writes */
 	struct rh_side side[2]; /* beside what it reads, and beside what it writes */
 	/* numbers of tensors in the base block, -1 absent */
 	int norm[RH_NORMS]; /* of a LayerNorm the bias is the next tensor */

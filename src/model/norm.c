@@ -4,7 +4,7 @@
 struct emit_norm emit_norm_of(const struct rh_emit *emit, int layer, enum rh_norm_place place)
 {
 	const struct rh_layer *of = &emit->model->layer[layer];
-	int is_behind = of->kind == RH_LAYER_BLOCK && (place == RH_NORM_AFTER_MIXER || place == RH_NORM_AFTER_MLP);
+	int is_behind = of->kind == RH_LAYER_BLOCK && place >= RH_NORM_AFTER_MIXER;
 	return (struct emit_norm){of, of->norm[place], 1, of->width, is_behind ? of->traits.epsilon_behind : 0};
 }
 

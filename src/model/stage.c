@@ -161,9 +161,12 @@ static void place_layer(const struct rh_emit *emit, int l, struct rh_activations
 static struct rh_side side_of(const struct rh_model *model, int lo, int hi)
 {
 	struct rh_side all = model->layer[lo].side[0];
-	for (int l = lo; l < hi; l++)
+	for (int l = lo; l < hi; l++) {
+		const struct rh_side *above = &model->layer[l].side[1];
 		for (int lane = 0; lane < RH_LANES; lane++)
-			all.lane[lane] = rh_max(all.lane[lane], model->layer[l].side[1].lane[lane]);
+			all.lane[lane] = rh_max(all.lane[lane], above->lane[lane]);
+		all.inputs = rh_max(all.inputs, above->inputs);
+	}
 	return all;
 }
 
@@ -178,6 +181,10 @@ static void copy_side(struct rh_emit *emit, struct rh_side from_has, struct rh_v
 		from_at += from_has.lane[lane];
 		to_at += to_has.lane[lane];
 	}
+	int64_t inputs = rh_min(from_has.inputs, to_has.inputs); /* of the uppermost layers */
+	if (inputs)
+		emit_cast(emit, rh_view_cols(from, rh_side_cols(from_has) - inputs, inputs),
+		          rh_view_cols(to, rh_side_cols(to_has) - inputs, inputs));
 }
 
 /* Room for what lies beside the stage's activations, or gradients, with what lies beside the boundary below `layer`. */
@@ -192,7 +199,8 @@ static struct rh_view begin_side(struct rh_emit *emit, struct rh_side has, int l
 	return all;
 }
 
-/* The sums of gradients of what is borrowed begin with zeros, where no layer above the stage has added to them. */
+/* The sums of gradients of what is borrowed begin with zeros, where no layer above the stage has added to them. The gradient of a
+ * layer's own input is made by that layer alone. */
 static struct rh_view begin_d_side(struct rh_emit *emit, struct rh_side has, int hi, struct rh_view dy)
 {
 	struct rh_view all = begin_side(emit, has, hi, dy);
@@ -204,6 +212,18 @@ static struct rh_view begin_d_side(struct rh_emit *emit, struct rh_side has, int
 		at += has.lane[lane];
 	}
 	return all;
+}
+
+/* Is any row recomputed that is made of what lies beside the stage's activations? */
+static int wants_side(const struct rh_emit *emit, int lo, int hi)
+{
+	for (int l = lo; l < hi; l++)
+		if (emit->model->layer[l].kind == RH_LAYER_BLOCK) {
+			rh_row_set rows = emit_block_of_side(emit, l);
+			if (rows & ~(emit->fates ? emit->fates[l].kept | emit->fates[l].saved : 0))
+				return 1;
+		}
+	return 0;
 }
 
 /* What the stage has goes beside the boundary below `layer`, where that is wanted. */
@@ -322,11 +342,13 @@ static void forward_layer(struct rh_emit *emit, int l, int hi, struct rh_stage_p
 		leave_load(emit, head->load);
 		break;
 	case RH_LAYER_BLOCK:
+		emit_make_inputs(emit, l, pass->x, &s);
 		emit_block(emit, l, pass->x, out, &s);
 		emit_block_lend(emit, l, &s);
 		break;
 	case RH_LAYER_EMBEDDING:
 		emit_embedding(emit, out);
+		emit_input_rows(emit);
 		break;
 	}
 	rh_arena_reset(emit->arena, mark);
@@ -433,6 +455,7 @@ static void recompute_layer(struct rh_emit *emit, int l, int hi, struct rh_stage
 		leave_load(emit, head->load);
 		break;
 	case RH_LAYER_BLOCK:
+		emit_make_inputs(emit, l, x, s);
 		if (s->wanted || y.data)
 			emit_block(emit, l, x, y, s);
 		emit_block_lend(emit, l, s);
@@ -440,6 +463,8 @@ static void recompute_layer(struct rh_emit *emit, int l, int hi, struct rh_stage
 	case RH_LAYER_EMBEDDING:
 		if (y.data)
 			emit_embedding(emit, y);
+		if (above)
+			emit_input_rows(emit);
 		break;
 	}
 }
@@ -459,8 +484,10 @@ int rh_stage_recompute_part(struct rh_emit *emit, struct rh_stage_part part, str
 		want_recomputed(emit, part.lo, &state->layer[part.lo]);
 		emit_rope_tables(emit, &state->layer[part.lo]);
 		state->load = begin_load(emit, emit->arena, part.lo, x);
-		state->side =
-		        begin_side(emit, side_of(emit->model, part.stage_lo, part.stage_hi), part.lo, state->layer[part.lo].view[RH_ROW_X]);
+		state->side = (struct rh_view){0};
+		if (wants_side(emit, part.stage_lo, part.stage_hi))
+			state->side = begin_side(emit, side_of(emit->model, part.stage_lo, part.stage_hi), part.lo,
+			                         state->layer[part.lo].view[RH_ROW_X]);
 	}
 	emit->is_backward = 1;
 	emit->ropes = state->ropes;
@@ -534,6 +561,7 @@ static void backward_layer(struct rh_emit *emit, int l, int lo, struct rh_stage_
 		emit_block_backward(emit, l, &state->layer[l], dy, out);
 		break;
 	case RH_LAYER_EMBEDDING:
+		emit_input_rows_backward(emit);
 		if (!emit->deferred)
 			emit_embedding_backward(emit, dy);
 		break;

@@ -102,8 +102,10 @@ struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t inde
 	                           .norms_values = config->family->attention.norms_values,
 	                           .expert_bias = experts && config->family->moe.bias,
 	                           .is_scaled = config->family->names->layer_scalar != NULL,
+	                           .per_layer = config->layer_input_size,
+	                           .makes_inputs = config->layer_input_size && !index,
 	                           .keys = keys_of(config, index),
-	                           .lane = layer->windowed != 0};
+	                           .lane = keys_of(config, index) && layer->windowed};
 	if (config->full_head_dim && !layer->windowed)
 		widen_heads(config, &traits);
 	if (config->latent.kv_rank)
@@ -133,8 +135,8 @@ int rh_traits_equal(const struct rh_traits *a, const struct rh_traits *b)
 	       a->softmax == b->softmax && a->sinks == b->sinks && a->apart == b->apart && a->norms_values == b->norms_values &&
 	       a->values_are_keys == b->values_are_keys && a->is_scaled == b->is_scaled && a->expert_bias == b->expert_bias &&
 	       a->delta_heads == b->delta_heads && a->delta_key_heads == b->delta_key_heads && a->delta_value == b->delta_value &&
-	       a->delta_key == b->delta_key && a->taps == b->taps && a->keys == b->keys && a->lane == b->lane && a->q_rank == b->q_rank &&
-	       a->kv_rank == b->kv_rank && a->latent_epsilon == b->latent_epsilon && a->rotates_adjacent == b->rotates_adjacent &&
-	       a->is_sigmoid == b->is_sigmoid && a->routed_factor == b->routed_factor && a->expert_groups == b->expert_groups &&
-	       a->best_groups == b->best_groups;
+	       a->delta_key == b->delta_key && a->taps == b->taps && a->keys == b->keys && a->lane == b->lane &&
+	       a->per_layer == b->per_layer && a->makes_inputs == b->makes_inputs && a->q_rank == b->q_rank && a->kv_rank == b->kv_rank &&
+	       a->latent_epsilon == b->latent_epsilon && a->rotates_adjacent == b->rotates_adjacent && a->is_sigmoid == b->is_sigmoid &&
+	       a->routed_factor == b->routed_factor && a->expert_groups == b->expert_groups && a->best_groups == b->best_groups;
 }

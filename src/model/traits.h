@@ -85,8 +85,10 @@ struct rh_traits {
 	int is_sigmoid; /* in place of the softmax, with a bias of the choice (op.h, ROUTER) */
 	float routed_factor;
 	int64_t expert_groups, best_groups;
-	int expert_bias; /* on the router and on the experts' products */
-	int is_scaled;   /* the layer's output is multiplied by a number of the files */
+	int expert_bias;   /* on the router and on the experts' products */
+	int64_t per_layer; /* columns of the layer's own input; 0: it has none */
+	int makes_inputs;  /* the lowest layer, to the table's rows for all layers adds what it makes of its input */
+	int is_scaled;     /* the layer's output is multiplied by a number of the files */
 };
 
 /* Is there a norm before each half? */

@@ -210,24 +210,27 @@ static void touch_row(struct rh_check *check, enum check_mode mode, const struct
 	need_or_put(check, mode, range, &content);
 }
 
-/* Rows that some of the stage's are recomputed from, by layer in the table's order: those of the layer that `row` is in, or of the layer
- * below. */
+/* Rows of a layer that some of the stage's are recomputed from: of the same layer, of the layer above, or of what lies beside. */
 static rh_row_set read_of(struct rh_check *check, int layer)
 {
 	const struct rh_command *command = check->command;
 	struct rh_emit emit = table_of(check);
 	struct rh_stage_rows rows;
 	struct rh_stage_row row;
-	rh_row_set read = 0;
+	rh_row_set read = 0, to_side = 0, of_side = 0;
 	rh_stage_rows(&emit, command->stage.lo, command->stage.hi, &rows);
 	while (rh_stage_next_row(&rows, &row)) {
 		int maker = row.layer - (row.is.maker == RH_MAKER_BELOW);
+		if (row.is.side == RH_SIDE_TO && row.layer == layer)
+			to_side |= RH_ROW_SET(row.is.row);
+		if (row.is.side == RH_SIDE_FROM && row.fate == RH_FATE_RECOMPUTE)
+			of_side = ~(rh_row_set)0;
 		if (row.fate == RH_FATE_RECOMPUTE && maker == layer)
 			read |= row.is.from;
 		else if (row.fate == RH_FATE_RECOMPUTE && layer == command->stage.lo) /* it has the tables of all layers */
 			read |= row.is.from & RH_ROW_RUN(RH_ROW_ROPE, RH_ROPES);
 	}
-	return read;
+	return read | (to_side & of_side);
 }
 
 /* The rows of layers [lo, hi) that are neither recomputed nor made by the backward: all, or those that others are recomputed from. */

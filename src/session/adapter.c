@@ -313,7 +313,7 @@ int rh_adapter_check_targets(const struct rh_config *config, const struct rh_mod
 		rc = rh_fail(-EINVAL,
 		             "loraplus_lr_ratio: an embedding's adapter would have a rate of its own (PEFT's loraplus_lr_embedding), "
 		             "which is not built; leave %s out of lora_target_modules, or the ratio",
-		             rh_peft_last_part(rh_model_names(model->config)->embedding));
+		             rh_last_part(rh_model_names(model->config)->embedding));
 	if (!rc && !config->adapter_name_or_path)
 		rc = check_patterns(model, "rank_pattern", &config->rank_pattern);
 	return rc || config->adapter_name_or_path ? rc : check_patterns(model, "alpha_pattern", &config->alpha_pattern);

@@ -26,9 +26,9 @@ static int list_saved(const struct rh_model_config *model, int bits, struct rh_p
 		rh_free(peft->saved[--peft->saves]);
 	peft->ties = ties; /* of targets: adapter_tie */
 	if (bits & RH_SAVED_EMBEDDING)
-		rc = add_saved(peft, rh_peft_last_part(names->embedding));
+		rc = add_saved(peft, rh_last_part(names->embedding));
 	if (!rc && bits & RH_SAVED_HEAD && !ties)
-		rc = add_saved(peft, rh_peft_last_part(names->head));
+		rc = add_saved(peft, rh_last_part(names->head));
 	if (!rc && bits & RH_SAVED_CLASSIFIER)
 		rc = add_saved(peft, rh_model_task(model)->classifier);
 	return rc;

@@ -22,14 +22,21 @@ static int has_expert_modules(const struct rh_model_config *model)
 	return model->experts && model->family->names->experts && !model->family->names->experts_gate_up;
 }
 
+static int has_linear(const struct rh_model_config *model, int which)
+{
+	if (which == RH_PROJ_GATING)
+		return model->experts != 0;
+	return which < RH_PROJ_PER_LAYER_GATE || which >= RH_PROJS || model->layer_input_size;
+}
+
 /* The names that "all-linear" stands for. */
 static size_t every_linear(const struct rh_model_config *model, const char *names[LINEARS + 1])
 {
 	const struct rh_family_names *all = model->family->names, *modules = rh_model_modules(model);
 	size_t count = 0;
 	for (int w = 0; w < LINEARS; w++)
-		if (linear_name(modules, w) && (w != RH_PROJ_GATING || model->experts))
-			names[count++] = strrchr(linear_name(modules, w), '.') + 1;
+		if (linear_name(modules, w) && has_linear(model, w))
+			names[count++] = rh_last_part(linear_name(modules, w));
 	if (has_expert_modules(model))
 		names[count++] = strrchr(all->router, '.') + 1;
 	return count;
@@ -70,15 +77,17 @@ static int list_targets(const struct rh_config *config, const struct rh_model_co
 }
 
 /* A larger model's other parts have modules of the same names, which PEFT would adapt too: so the list becomes one expression. The head
- * lies beside the text model, and the embedding right inside; its bare name tells PEFT that a tied table is meant. */
+ * lies beside the text model, and right inside the embedding, whose bare name tells PEFT that a tied table is meant, and the linear that
+ * makes layers' own inputs. */
 static int keep_to_text_model(const struct rh_model_config *model, struct rh_peft_config *peft)
 {
 	const struct rh_family_names *names = rh_model_names(model);
-	const char *head = rh_peft_last_part(names->head), *embedding = rh_peft_last_part(names->embedding);
+	const char *head = rh_last_part(names->head), *embedding = rh_last_part(names->embedding);
+	const char *inputs = names->per_layer[2] ? rh_last_part(names->per_layer[2]) : "";
 	struct rh_text text = {0};
 	int rc = rh_text_printf(&text, "model\\.language_model\\..*\\.(?:"), count = 0;
 	for (size_t i = 0; !rc && i < peft->targets; i++) {
-		if (!strcmp(peft->target[i], head) || !strcmp(peft->target[i], embedding))
+		if (!strcmp(peft->target[i], head) || !strcmp(peft->target[i], embedding) || !strcmp(peft->target[i], inputs))
 			continue;
 		rc = count++ ? rh_text_printf(&text, "|") : 0;
 		for (const char *at = peft->target[i]; !rc && *at; at++)
@@ -91,6 +100,8 @@ static int keep_to_text_model(const struct rh_model_config *model, struct rh_pef
 			rc = rh_text_printf(&text, "|%s", head);
 		else if (!strcmp(peft->target[i], embedding))
 			rc = rh_text_printf(&text, "|(?:model\\.language_model\\.)?%s", embedding);
+		else if (!strcmp(peft->target[i], inputs))
+			rc = rh_text_printf(&text, "|model\\.language_model\\.%s", inputs);
 	}
 	if (rc) {
 		rh_text_free(&text);
@@ -319,7 +330,7 @@ int adapter_check_dropout(const struct rh_config *config, struct rh_peft_config 
 /* A tied head goes by the embedding's name, as PEFT has it; its own leaves the list. */
 static int name_tied(const struct rh_model_config *model, struct rh_peft_config *peft)
 {
-	const char *embedding = rh_peft_last_part(rh_model_names(model)->embedding);
+	const char *embedding = rh_last_part(rh_model_names(model)->embedding);
 	int named = 0;
 	size_t kept = 0;
 	for (size_t i = 0; i < peft->targets; i++)
@@ -355,7 +366,7 @@ int adapter_targets(const struct rh_config *config, const struct rh_model_config
 int adapter_is_tied_head(const struct rh_model_config *model, const char *name)
 {
 	const char *head = rh_model_names(model)->head;
-	return rh_model_ties(model) && head && !strcmp(rh_peft_last_part(head), name);
+	return rh_model_ties(model) && head && !strcmp(rh_last_part(head), name);
 }
 
 /* A table that is embedding and head has one adapter for both (ensure_weight_tying), of one rank and scale. */

@@ -215,7 +215,7 @@ def record(prefix, model, micro_batches, out, logits=False, every_gradient=True)
 def load(directory, adapter=None, dtype=torch.float32):
     model = load_model(directory, dtype)
     if attention:
-        model.set_attn_implementation(attention)
+        model.set_attn_implementation({"text_config": attention} if hasattr(model.config, "audio_config") else attention)
     return load_adapter(model, directory / adapter, dtype) if adapter else model
 
 

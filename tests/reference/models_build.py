@@ -138,7 +138,7 @@ def config_gemma4_e2b():
     # each layer has an input from a wide table; towers see and hear, which nothing trains
     return Gemma4Config(text_config=dict(vocab_size=91, hidden_size=24, intermediate_size=20, num_hidden_layers=5, num_attention_heads=2,
                                          num_key_value_heads=1, head_dim=8, global_head_dim=12, num_kv_shared_layers=2, use_double_wide_mlp=True,
-                                         sliding_window=6, hidden_size_per_layer_input=4, vocab_size_per_layer_input=91,
+                                         sliding_window=6, hidden_size_per_layer_input=16, vocab_size_per_layer_input=91,
                                          final_logit_softcapping=4.0,
                                          layer_types=["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"],
                                          rope_parameters=GEMMA4_ROPE, **dict(COMMON, pad_token_id=0)),
@@ -642,7 +642,9 @@ def random_weights(model, rng):
             width = shape[0] if is_conv1d(model, name) else shape[-1]
             if model.config.model_type == "gpt_oss" and "experts" in name:
                 width = shape[-2]
-            value = (4 if name.endswith("gate_up_proj") else 1) * rng.standard_normal(shape) / np.sqrt(width)
+            # the gate of a layer's own input reads the residual itself: far below zero all that it lets through would be rounding's
+            factor = 4 if name.endswith("gate_up_proj") else 0.2 if name.endswith("per_layer_input_gate.weight") else 1
+            value = factor * rng.standard_normal(shape) / np.sqrt(width)
         parameter.data.copy_(torch.from_numpy(value.astype(np.float32)))
     for name, buffer in model.named_buffers():
         if name.endswith("layer_scalar"):

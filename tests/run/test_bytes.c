@@ -64,9 +64,9 @@ static int64_t check_run(const struct what *what)
 	return bytes;
 }
 
-static const char *const models[] = {"llama2", "llama3",  "llama-bias",  "qwen2",   "qwen3",      "smollm2",   "mistral",
-                                     "phi3",   "gemma3",  "qwen3-moe",   "gpt-oss", "gpt2",       "bert-mlm",  "bert-cls",
-                                     "vit",    "qwen3.5", "qwen3.5-moe", "gemma4",  "gemma4-moe", "qwen3-next"};
+static const char *const models[] = {"llama2", "llama3",  "llama-bias",  "qwen2",   "qwen3",      "smollm2",    "mistral",
+                                     "phi3",   "gemma3",  "qwen3-moe",   "gpt-oss", "gpt2",       "bert-mlm",   "bert-cls",
+                                     "vit",    "qwen3.5", "qwen3.5-moe", "gemma4",  "gemma4-moe", "qwen3-next", "gemma4-e2b"};
 enum { MODELS = sizeof models / sizeof *models };
 
 static double balance_of(const char *model)

@@ -80,6 +80,10 @@ static void test_names_of_experts_become_what_peft_makes_of_them(void **state)
 	        {"gpt-oss", NULL, "mlp.router.weight", 0, "", "mlp.router.weight", 0, NULL},
 	        {"gemma4-moe", "all-linear", NULL, 0, "q_proj k_proj v_proj o_proj gate_proj up_proj down_proj proj", "", 0, NULL},
 	        {"gemma4", "all-linear", NULL, 0, "q_proj k_proj v_proj o_proj gate_proj up_proj down_proj", "", 0, NULL},
+	        {"gemma4-e2b", "all-linear", NULL, 0,
+	         "model\\.language_model\\..*\\.(?:q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj|per_layer_input_gate|"
+	         "per_layer_projection)|model\\.language_model\\.per_layer_model_projection",
+	         "", 0, NULL},
 	        {"gemma4-moe", "q_proj", "experts.down_proj", 0, "q_proj", "experts.down_proj", 0, NULL},
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -211,6 +215,7 @@ static void test_saved_adapters_are_what_was_loaded(void **state)
 	                                       {"qwen3-next", "adapter-rs"},
 	                                       {"gemma4", "adapter"},
 	                                       {"gemma4-vision", "adapter"},
+	                                       {"gemma4-e2b", "adapter"},
 	                                       {"muse-glimmer", "adapter"},
 
 	                                       {"gemma4-moe", "adapter"},

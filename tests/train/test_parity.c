@@ -17,7 +17,8 @@ static const char *const models[] = {"llama2",         "llama3",        "llama-b
                                      "olmo3",          "granite",       "granite4",
                                      "ministral3",     "qwen3.5-moe",   "qwen3.5-moe-vision",
                                      "gemma4",         "gemma4-vision", "muse-glimmer",
-                                     "gemma4-moe",     "glm4-lite",     "qwen3-next"};
+                                     "gemma4-moe",     "glm4-lite",     "qwen3-next",
+                                     "gemma4-e2b"};
 static const char *const ggufs[] = {"gguf-llama",       "gguf-qwen2",  "gguf-gpt2",       "gguf-gemma3",       "gguf-qwen3-moe",
                                     "gguf-gpt-oss",     "gguf-phi3",   "gguf-mistral3",   "gguf-smollm3",      "gguf-olmo2",
                                     "gguf-granite",     "gguf-olmo3",  "gguf-ministral3", "gguf-muse-glimmer", "gguf-qwen3.5",
@@ -31,6 +32,12 @@ enum { MODELS = sizeof models / sizeof *models, GGUFS = sizeof ggufs / sizeof *g
 static double rule_room(const char *name, double of_rule)
 {
 	return strncmp(name, "qwen3.5", 7) && strcmp(name, "qwen3-next") ? 1 : of_rule;
+}
+
+/* Of gemma4-e2b transformers' own two ways to attend are 2e-5 apart on the curve with LoRA (models.py --spread). */
+static double curve_room(const char *name, int lora)
+{
+	return lora && !strcmp(name, "gemma4-e2b") ? 4 : rule_room(name, lora ? 30 : 3);
 }
 
 /* merged: a directory in place of the model's and its adapter, or NULL. */
@@ -116,7 +123,9 @@ static void test_merged_models_have_the_adapters_logits(void **state)
 	             {"qwen3-next", "adapter"},
 	             {"qwen3-next", "adapter-rs"},
 	             {"gemma4-moe", "adapter"},
-	             {"gemma4-moe", "adapter-rs"}};
+	             {"gemma4-moe", "adapter-rs"},
+	             {"gemma4-e2b", "adapter"},
+	             {"gemma4-e2b", "adapter-rs"}};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		char reference[32];
 		char dir[96], model[96], adapter[128];
@@ -247,7 +256,7 @@ static void curve_is(const struct curve *curve)
 	}
 	printf("%s %s%s: worst loss error %.2e, of the first ten steps %.2e\n", curve->name, curve->reference,
 	       curve->is_balanced ? " balanced" : "", worst, worst_of_ten);
-	assert_true(worst <= curve->tolerance * rule_room(curve->name, lora ? 30 : 3));
+	assert_true(worst <= curve->tolerance * curve_room(curve->name, lora));
 	assert_true(worst_of_ten <= curve->tolerance_of_ten);
 	rig_close(&rig);
 }

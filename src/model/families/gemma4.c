@@ -1,16 +1,23 @@
-/* Gemma 4, text (31B and 26B-A4B): norms before and behind both halves of a layer, on each head's q and k, and without a weight on its
+/* Gemma 4, text: norms before and behind both halves of a layer, on each head's q and k, and without a weight on its
  * values; five layers of six with a window, the sixth with wider heads, of which a quarter of the pairs turn and whose values may be its
  * keys; scores that nothing divides; outputs of layers multiplied by a number each; capped logits;
- * embeddings scaled by the root of their width. Some have experts beside each layer's MLP, chosen by a linear. */
+ * embeddings scaled by the root of their width. Some have experts beside each layer's MLP, chosen by a linear (26B-A4B); in some the
+ * uppermost layers borrow keys and values, and each layer has an input of its own (E2B, E4B). */
 #include "model/families/families.h"
 
 #define MLP_NAMES .mlp = {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "router.proj"}
+#define PER_LAYER_NAMES(prefix)                                                                                                            \
+	.per_layer = {"per_layer_input_gate", "per_layer_projection", prefix "per_layer_model_projection"},                                \
+	.inputs_table = prefix "embed_tokens_per_layer", .inputs_norm = prefix "per_layer_projection_norm"
+#define FIVE_NORMS                                                                                                                         \
+	.norm = {"input_layernorm", "pre_feedforward_layernorm", "post_attention_layernorm", "post_feedforward_layernorm",                 \
+	         "post_per_layer_input_norm"}
 #define LAYER_NAMES                                                                                                                        \
-	RH_FOUR_NORMS, RH_QKVO_NAMES, MLP_NAMES, .experts = "experts", .experts_gate_up = "experts.gate_up_proj",                          \
-	                                         .experts_down = "experts.down_proj", .layer_scalar = "layer_scalar"
+	FIVE_NORMS, RH_QKVO_NAMES, MLP_NAMES, .experts = "experts", .experts_gate_up = "experts.gate_up_proj",                             \
+	                                      .experts_down = "experts.down_proj", .layer_scalar = "layer_scalar"
 
-static const struct rh_family_names names = {RH_NAMES_ALONE, LAYER_NAMES};
-static const struct rh_family_names wrapped_names = {RH_NAMES_INSIDE, LAYER_NAMES};
+static const struct rh_family_names names = {RH_NAMES_ALONE, LAYER_NAMES, PER_LAYER_NAMES("model.")};
+static const struct rh_family_names wrapped_names = {RH_NAMES_INSIDE, LAYER_NAMES, PER_LAYER_NAMES("model.language_model.")};
 
 /* The published models also see. */
 static const struct rh_family_wrapper wrapper = {"Gemma4ForConditionalGeneration", "gemma4", &wrapped_names};
