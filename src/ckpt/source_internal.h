@@ -44,6 +44,7 @@ struct source_entry {
 	/* of a GGUF */
 	int64_t slab, slabs; /* the file's tensor holds `slabs` of the model's, this one as number `slab`; slabs 0: this one alone */
 	char *stored2;       /* the model's rows (a bias's elements) are alternately `stored`'s and this tensor's; NULL: all `stored`'s */
+	int are_halves;      /* not alternately: of each expert the first half are `stored`'s. Such files are written, not read */
 	const struct rh_file_in *file2;
 	enum rh_dtype dtype2;
 	int64_t offset2;
