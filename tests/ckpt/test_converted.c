@@ -3,8 +3,10 @@
 #include "check.h"
 #include "scratch.h"
 
+#include "ckpt/adapter_gguf.h"
 #include "ckpt/gguf.h"
 #include "ckpt/merge.h"
+#include "ckpt/safetensors.h"
 #include "ckpt/source_internal.h"
 #include "core/alloc.h"
 #include "core/json.h"
@@ -352,11 +354,171 @@ static void test_models_that_llama_cpp_would_run_otherwise_are_refused(void **st
 	check_ok(rh_dir_remove(dir));
 }
 
+enum { RANK = 2, MOST_FACTORS = 64 };
+
+/* An adapter of all experts' two parameters, as PEFT saves it: random, but the same each time. */
+static void write_adapter(const struct rh_model_config *config)
+{
+	const struct rh_family_names *names = rh_model_names(config);
+	int64_t experts = config->experts, wide = config->expert_size ? config->expert_size : config->intermediate_size;
+	const int64_t hidden = config->hidden_size,
+	              sizes[4][2] = {
+	                      {experts * RANK, hidden}, {2 * wide, RANK * experts}, {experts * RANK, wide}, {hidden, RANK * experts}};
+	const char *experts_of = names->experts ? names->experts : "mlp.experts";
+	struct rh_safetensors_entry entry[MOST_FACTORS];
+	char name[MOST_FACTORS][128], text[512];
+	struct rh_safetensors_out *out;
+	uint64_t seed = 7;
+	int64_t count = 0;
+	for (int64_t layer = 0; layer < config->num_hidden_layers; layer++)
+		for (int k = 0; k < 4; k++, count++) {
+			assert_true(count < MOST_FACTORS);
+			snprintf(name[count], sizeof name[0], "base_model.model.%s%lld.%s%s.lora_%c.weight", names->layers,
+			         (long long)layer, experts_of, k < 2 ? ".base_layer" : "", "AB"[k % 2]);
+			entry[count] = (struct rh_safetensors_entry){name[count], RH_F32, 2, {sizes[k][0], sizes[k][1]}};
+		}
+	check_ok(rh_dir_make(in_dir("adapter")));
+	check_ok(rh_safetensors_create(in_dir("adapter/adapter_model.safetensors"), entry, count, &out));
+	for (int64_t e = 0; e < count; e++)
+		for (int64_t i = 0; i < entry[e].shape[0] * entry[e].shape[1]; i++) {
+			float value = check_uniform(&seed) - 0.5F;
+			check_ok(rh_safetensors_write(out, &value, sizeof value));
+		}
+	check_ok(rh_safetensors_commit(out));
+	snprintf(text, sizeof text,
+	         "{\"peft_type\": \"LORA\", \"r\": %d, \"lora_alpha\": 3, \"target_modules\": [], \"bias\": \"none\", "
+	         "\"target_parameters\": [\"%s.gate_up_proj\", \"%s.down_proj\"]}",
+	         RANK, experts_of, experts_of);
+	scratch_text(in_dir("adapter"), "adapter_config.json", text);
+}
+
+static float *read_f32(const struct rh_gguf *file, const char *name, const struct rh_gguf_tensor **out)
+{
+	const struct rh_gguf_tensor *tensor = rh_gguf_find(file, name);
+	if (!tensor || tensor->dtype != RH_F32)
+		fail_msg("%s: no %s in F32", rh_gguf_path(file), name);
+	float *values = malloc((size_t)tensor->bytes);
+	check_ok(rh_file_read(tensor->file, tensor->offset, values, (size_t)tensor->bytes));
+	*out = tensor;
+	return values;
+}
+
+/* The same tensors, and the same values but for what exp made. */
+static void compare_files(const struct rh_gguf *one, const char *path)
+{
+	struct rh_gguf *two;
+	check_ok(rh_gguf_open(path, &two));
+	assert_int_equal(rh_gguf_count(one), rh_gguf_count(two));
+	for (int64_t t = 0; t < rh_gguf_count(one); t++) {
+		const struct rh_gguf_tensor *a, *b;
+		const char *name = rh_gguf_at(one, t)->name;
+		float *x = read_f32(one, name, &a), *y = read_f32(two, name, &b);
+		assert_true(a->rank == b->rank && !memcmp(a->shape, b->shape, (size_t)a->rank * sizeof *a->shape));
+		for (int64_t i = 0; i < a->bytes / 4; i++)
+			if (!(fabsf(x[i] - y[i]) <= (strstr(name, ".ssm_a") ? 3e-7F * fabsf(x[i]) : 0)))
+				fail_msg("%s[%lld]: %.9g and %.9g", name, (long long)i, (double)x[i], (double)y[i]);
+		free(x);
+		free(y);
+	}
+	rh_gguf_close(two);
+}
+
+/* Of one tensor of experts: the merged one against scale * W x + alpha / rank * B A x, as llama.cpp has it, where the scale beside W is the
+ * merged file's too. `stem` is its name up to ".lora_a". */
+static void check_experts(struct rh_gguf *const *file, const char *stem)
+{
+	char name[4][160];
+	const struct rh_gguf_tensor *t[4];
+	for (int k = 0; k < 4; k++)
+		snprintf(name[k], sizeof name[0], "%s%s", stem, k == 1 ? ".lora_a" : k == 2 ? ".lora_b" : "");
+	float *w = read_f32(file[0], name[0], &t[0]), *a = read_f32(file[1], name[1], &t[1]), *b = read_f32(file[1], name[2], &t[2]),
+	      *merged = read_f32(file[2], name[3], &t[3]), *scale = NULL, moved = 0;
+	const int64_t *shape = t[0]->shape, experts = shape[0], rows = shape[1], cols = shape[2];
+	assert_true(t[1]->rank == 3 && t[1]->shape[0] == experts && t[1]->shape[1] == RANK && t[1]->shape[2] == cols);
+	assert_true(t[2]->rank == 3 && t[2]->shape[0] == experts && t[2]->shape[1] == rows && t[2]->shape[2] == RANK);
+	snprintf(name[0], sizeof name[0], "%.*s.scale", (int)(strlen(stem) - strlen(".weight")), stem);
+	if (rh_gguf_find(file[0], name[0]))
+		scale = read_f32(file[0], name[0], &t[0]);
+	for (int64_t i = 0; i < experts * rows * cols; i++) {
+		int64_t row = i / cols, e = row / rows;
+		float delta = 0;
+		for (int k = 0; k < RANK; k++)
+			delta += 3.0F / RANK * b[row * RANK + k] * a[(e * RANK + k) * cols + i % cols];
+		check_near((double)(scale ? scale[e] : 1) * (double)merged[i],
+		           (double)(scale ? scale[e] : 1) * (double)w[i] + (double)delta, 1e-5);
+		moved = fmaxf(moved, fabsf(delta));
+	}
+	assert_true(moved > 0.1F);
+	free(w);
+	free(a);
+	free(b);
+	free(merged);
+	free(scale);
+}
+
+static void test_adapters_of_experts_add_what_the_merge_does(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *model, *tokenizer;
+		int tensors; /* of experts, of each layer */
+	} cases[] = {{"models/gguf-gpt-oss", "adapters/qwen3", 3},
+	             {"models/gguf-qwen3.5-moe", "adapters/qwen3", 3},
+	             {"models/gguf-gemma4", "ckpt/converted/gemma4", 2}, /* gates and ups are one tensor */
+	             {"models/gguf-qwen3-moe", "adapters/qwen3", 3}};
+	scratch_make(dir);
+	for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+		struct rh_source *source;
+		struct rh_merged merged;
+		struct rh_gguf *file[3];
+		const char *const path[] = {"base.gguf", "lora.gguf", "merged.gguf"};
+		lay_out(cases[c].model, cases[c].tokenizer);
+		if (strstr(cases[c].model, "qwen3-moe"))
+			edit("\"num_hidden_layers\": 3", "\"num_hidden_layers\": 1"), edit("[\n    1\n  ]", "[]");
+		check_ok(rh_source_open(in_dir("model"), &source));
+		write_adapter(rh_source_config(source));
+		int64_t layers = rh_source_config(source)->num_hidden_layers;
+		rh_source_close(source);
+		char model[192];
+		snprintf(model, sizeof model, "%s", in_dir("model"));
+		check_ok(rh_merge(&(struct rh_merge){.model = model, .gguf = in_dir(path[0]), .dtype = RH_F32}, &merged));
+		/* the adapter's GGUF is the same from the model's */
+		check_ok(rh_adapter_gguf_write(&(struct rh_adapter_gguf){in_dir(path[0]), in_dir("adapter"), in_dir(path[1]), RH_F32},
+		                               &merged));
+		check_ok(rh_merge(
+		        &(struct rh_merge){
+		                .model = in_dir(path[0]), .adapter = in_dir("adapter"), .gguf = in_dir(path[2]), .dtype = RH_F32},
+		        &merged));
+		for (int k = 0; k < 3; k++)
+			check_ok(rh_gguf_open(in_dir(path[k]), &file[k]));
+		assert_int_equal(rh_gguf_count(file[1]), 2 * cases[c].tensors * layers);
+		for (int64_t t = 0; t < rh_gguf_count(file[1]); t++) {
+			char stem[128];
+			snprintf(stem, sizeof stem, "%s", rh_gguf_at(file[1], t)->name);
+			char *end = strstr(stem, ".lora_a");
+			if (end) {
+				*end = 0;
+				check_experts(file, stem);
+			}
+		}
+		check_ok(rh_adapter_gguf_write(&(struct rh_adapter_gguf){model, in_dir("adapter"), in_dir("again.gguf"), RH_F32}, &merged));
+		compare_files(file[1], in_dir("again.gguf"));
+		check_ok(rh_merge(
+		        &(struct rh_merge){.model = model, .adapter = in_dir("adapter"), .gguf = in_dir("again.gguf"), .dtype = RH_F32},
+		        &merged));
+		compare_files(file[2], in_dir("again.gguf"));
+		for (int k = 0; k < 3; k++)
+			rh_gguf_close(file[k]);
+	}
+	check_ok(rh_dir_remove(dir));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_files_are_those_of_llama_cpps_converter),
 	        cmocka_unit_test(test_what_is_written_is_read_back),
+	        cmocka_unit_test(test_adapters_of_experts_add_what_the_merge_does),
 	        cmocka_unit_test(test_models_that_llama_cpp_would_run_otherwise_are_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
