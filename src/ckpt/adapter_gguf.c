@@ -29,8 +29,9 @@ static enum rh_dtype stored_type(const struct writer *writer, int64_t cols)
 static int put_metadata(struct writer *writer)
 {
 	const struct rh_family_gguf *gguf = &writer->source->config.family->gguf;
-	const char *architecture = !writer->source->gguf && gguf->converted_as ? gguf->converted_as : gguf->architecture;
-	if (!architecture || writer->source->config.wrapped)
+	int is_converted = gguf->converted_as && !writer->source->gguf && !writer->source->config.wrapped;
+	const char *architecture = is_converted ? gguf->converted_as : gguf->architecture;
+	if (!architecture)
 		return rh_fail(-EINVAL, "%s: models of type %s have no names in GGUF files", writer->wanted->model,
 		               writer->source->config.family->model_type);
 	int rc = rh_gguf_out_string(writer->out, "general.type", "adapter");
@@ -41,16 +42,17 @@ static int put_metadata(struct writer *writer)
 	return rc ? rc : rh_gguf_out_f32(writer->out, "adapter.lora.alpha", writer->lora.peft.lora_alpha);
 }
 
-/* One factor's entry in the table. `stored`: the weight's name. */
-static int declare(struct writer *writer, const struct source_entry *entry, const char *stored, const char *suffix, const int64_t *shape)
+/* One factor's entry in the table; matrices 0: it is no stack. */
+static int declare(struct writer *writer, const char *stored, const char *suffix, int64_t matrices, const int64_t *shape)
 {
 	char name[256];
+	enum rh_dtype dtype = stored_type(writer, shape[1]);
 	if (!stored || snprintf(name, sizeof name, "%s.%s", stored, suffix) >= (int)sizeof name)
-		return rh_fail(-EINVAL, "%s: '%s' has no name in GGUF files", writer->wanted->model, entry->name);
+		return rh_fail(-EINVAL, "%s: a module of the adapter has no name in GGUF files", writer->wanted->model);
 	writer->written.tensors++;
 	writer->written.matrices++;
-	writer->written.as_f16 += stored_type(writer, shape[1]) != writer->wanted->dtype;
-	return rh_gguf_out_tensor(writer->out, name, stored_type(writer, shape[1]), shape[0], shape[1]);
+	writer->written.as_f16 += dtype != writer->wanted->dtype;
+	return rh_gguf_out_stacked(writer->out, name, dtype, matrices, shape[0], shape[1]);
 }
 
 static int write_row(struct writer *writer, const float *values, int64_t cols)
@@ -59,53 +61,87 @@ static int write_row(struct writer *writer, const float *values, int64_t cols)
 	return rh_gguf_out_write(writer->out, writer->bytes, bytes);
 }
 
-/* Both of a pair; of a weight that is two tensors there, of either of which A is the same. */
-static int declare_pair(struct writer *writer, const struct source_entry *entry, const struct lora_pair *pair)
+/* Rows of B that a tensor of the file has, and which of them is its row `row`. A weight that is two tensors there has them as halves 0 and 1:
+ * of experts' gates and ups, which one adapter changes together, or of a matrix whose last rows are a tensor of their own. */
+static int64_t rows_in(const struct source_entry *entry, const struct lora_pair *pair, int half)
 {
-	const int64_t rows = pair->b->shape[0], first[2] = {entry->second ? entry->second : rows, pair->b->shape[1]};
-	const int64_t others[2] = {rows - first[0], first[1]};
-	int rc = declare(writer, entry, entry->stored, "lora_a", pair->a->shape);
-	if (!rc)
-		rc = declare(writer, entry, entry->stored, "lora_b", first);
-	if (!rc && entry->second)
-		rc = declare(writer, entry, entry->stored2, "lora_a", pair->a->shape);
-	return rc || !entry->second ? rc : declare(writer, entry, entry->stored2, "lora_b", others);
+	if (pair->kind != LORA_OWN)
+		return entry->slabs ? entry->rows : entry->tensor.shape[1];
+	return !entry->second ? pair->b->shape[0] : half ? pair->b->shape[0] - entry->second : entry->second;
 }
 
-/* Rows [first, end) of B in the order of the file's weight, behind A. */
-static int write_part(struct writer *writer, const struct source_entry *entry, const struct lora_pair *pair, int64_t first, int64_t end)
+static int64_t output_of(const struct source_entry *entry, const struct lora_pair *pair, int half, int64_t row)
 {
+	int64_t run;
+	if (pair->kind == LORA_OWN && entry->second)
+		return rh_row_in_file(&entry->groups, half * entry->second + row, &run);
+	if (pair->kind == LORA_OWN)
+		return source_row_of_stored(entry, row);
+	if (entry->stored2)
+		return entry->are_halves ? half * entry->tensor.shape[1] + row : 2 * row + half;
+	return pair->first + row;
+}
+
+static int declare_pair(struct writer *writer, const struct source_entry *entry, const struct lora_pair *pair, int half)
+{
+	const int64_t a[2] = {pair->rank, pair->a->shape[1]}, b[2] = {rows_in(entry, pair, half), pair->rank};
+	const char *stored = half ? entry->stored2 : entry->stored;
+	int64_t matrices = pair->kind == LORA_OWN ? 0 : pair->experts;
+	int rc = declare(writer, stored, "lora_a", matrices, a);
+	return rc ? rc : declare(writer, stored, "lora_b", matrices, b);
+}
+
+/* A factor of each expert's output that the base's file has beside the matrix: llama.cpp multiplies by it before it adds the adapter, so B
+ * carries it. *out: the caller's (rh_free); NULL where there is none. */
+static int read_scales(const struct writer *writer, const struct source_entry *entry, const struct lora_pair *pair, float **out)
+{
+	static const char weight[] = ".weight";
+	const struct source_entries *entries = &writer->target;
+	size_t stem = strlen(entry->stored) - strlen(weight);
+	*out = NULL;
+	for (size_t i = 0; pair->kind == LORA_DOWN && i < entries->count; i++) {
+		const struct source_entry *scale = &entries->entry[i];
+		if (strncmp(scale->stored, entry->stored, stem) || strcmp(scale->stored + stem, ".scale"))
+			continue;
+		*out = rh_alloc((size_t)pair->experts, sizeof **out);
+		return *out ? rh_source_read(writer->source, scale->name, 0, pair->experts, RH_F32, *out) : -ENOMEM;
+	}
+	return 0;
+}
+
+/* Of experts, one factor behind the other. */
+static int write_pair(struct writer *writer, const struct source_entry *entry, const struct lora_pair *pair, int half)
+{
+	float *scale = NULL;
 	struct lora *lora = &writer->lora;
 	const struct lora_factors *factors = &lora->read[pair->kind];
-	int64_t rank = pair->rank, cols = pair->a->shape[1], widest = rank > cols ? rank : cols, run;
+	int64_t rank = pair->rank, cols = pair->a->shape[1], rows = rows_in(entry, pair, half), widest = rank > cols ? rank : cols;
 	double carried = pair->scale * (double)rank / lora->peft.lora_alpha;
 	int rc = lora_read(lora, pair);
+	if (!rc)
+		rc = read_scales(writer, entry, pair, &scale);
 	if (!rc)
 		rc = rh_grow(&writer->row, &writer->row_capacity, (size_t)widest, sizeof *writer->row);
 	if (!rc)
 		rc = rh_grow(&writer->bytes, &writer->bytes_capacity, (size_t)widest, sizeof(float));
-	for (int64_t i = 0; !rc && i < rank; i++) {
+	for (int64_t i = 0; !rc && i < pair->experts * rank; i++) {
 		for (int64_t c = 0; c < cols; c++)
 			writer->row[c] = factors->a[i * cols + source_column_of_stored(entry, c)];
 		rc = write_row(writer, writer->row, cols);
 	}
 	if (!rc)
 		rc = rh_gguf_out_end(writer->out);
-	for (int64_t i = first; !rc && i < end; i++) {
-		int64_t row = entry->second ? rh_row_in_file(&entry->groups, i, &run) : source_row_of_stored(entry, i);
-		const float *b = factors->b + row * rank;
-		for (int64_t k = 0; k < rank; k++)
-			writer->row[k] = carried == 1 ? b[k] : (float)(carried * (double)b[k]);
+	for (int64_t i = 0; !rc && i < pair->experts * rows; i++) {
+		const float *b = factors->b + output_of(entry, pair, half, i % rows) * rank * pair->experts + i / rows;
+		double factor = scale ? carried * (double)scale[i / rows] : carried;
+		for (int64_t k = 0; k < rank; k++) {
+			float value = b[k * pair->experts];
+			writer->row[k] = factor == 1 ? value : (float)(factor * (double)value);
+		}
 		rc = write_row(writer, writer->row, rank);
 	}
+	rh_free(scale);
 	return rc ? rc : rh_gguf_out_end(writer->out);
-}
-
-static int write_pair(struct writer *writer, const struct source_entry *entry, const struct lora_pair *pair)
-{
-	int64_t rows = pair->b->shape[0], first = entry->second ? entry->second : rows;
-	int rc = write_part(writer, entry, pair, 0, first);
-	return rc || first == rows ? rc : write_part(writer, entry, pair, first, rows);
 }
 
 /* The factors of the embedding's table or the head's, where the entry is one that the adapter changes; else factors->a is NULL. */
@@ -122,8 +158,8 @@ static int find_table(struct writer *writer, const struct source_entry *entry, s
 static int declare_table(struct writer *writer, const struct source_entry *entry, const struct rh_table_factors *factors)
 {
 	int64_t a[2] = {factors->a->shape[factors->is_embedding], factors->a->shape[!factors->is_embedding]};
-	int rc = declare(writer, entry, entry->stored, "lora_a", a);
-	return rc ? rc : declare(writer, entry, entry->stored, "lora_b", factors->b->shape);
+	int rc = declare(writer, entry->stored, "lora_a", 0, a);
+	return rc ? rc : declare(writer, entry->stored, "lora_b", 0, factors->b->shape);
 }
 
 static int write_table(struct writer *writer, const struct rh_table_factors *factors)
@@ -157,6 +193,15 @@ static int write_table(struct writer *writer, const struct rh_table_factors *fac
 	return rc ? rc : rh_gguf_out_end(writer->out);
 }
 
+/* pair->rank 0: there are none, or they are written with the first expert's. */
+static int find_pair(const struct writer *writer, const struct source_entry *entry, struct lora_pair *pair)
+{
+	int rc = lora_find(&writer->lora, &writer->source->config, entry, pair);
+	if (!rc && entry->slab)
+		pair->rank = 0;
+	return rc;
+}
+
 static int write_all(struct writer *writer)
 {
 	const struct source_entries *entries = &writer->target;
@@ -173,12 +218,12 @@ static int write_all(struct writer *writer)
 		rc = rh_fail(-EINVAL, "%s: use_dora: a GGUF adapter cannot hold its lora_magnitude_vector; merge it into the model",
 		             writer->wanted->adapter);
 	for (size_t i = 0; !rc && i < entries->count; i++) {
-		rc = lora_find(&writer->lora, &writer->source->config, &entries->entry[i], &pair);
-		if (!rc && pair.kind != LORA_OWN && pair.rank)
-			rc = rh_fail(-EINVAL, "%s: has adapters of experts, which are not written to GGUF; merge it into the model",
-			             writer->wanted->adapter);
+		const struct source_entry *entry = &entries->entry[i];
+		rc = find_pair(writer, entry, &pair);
 		if (!rc && pair.rank)
-			rc = declare_pair(writer, &entries->entry[i], &pair);
+			rc = declare_pair(writer, entry, &pair, 0);
+		if (!rc && pair.rank && entry->stored2)
+			rc = declare_pair(writer, entry, &pair, 1);
 		if (!rc)
 			rc = find_table(writer, &entries->entry[i], &factors);
 		if (!rc && factors.a)
@@ -187,9 +232,9 @@ static int write_all(struct writer *writer)
 	if (!rc)
 		rc = rh_gguf_out_begin(writer->out);
 	for (size_t i = 0; !rc && i < entries->count; i++) {
-		rc = lora_find(&writer->lora, &writer->source->config, &entries->entry[i], &pair);
-		if (!rc && pair.rank)
-			rc = write_pair(writer, &entries->entry[i], &pair);
+		rc = find_pair(writer, &entries->entry[i], &pair);
+		for (int half = 0; !rc && pair.rank && half < 1 + (entries->entry[i].stored2 != NULL); half++)
+			rc = write_pair(writer, &entries->entry[i], &pair, half);
 		if (!rc)
 			rc = find_table(writer, &entries->entry[i], &factors);
 		if (!rc && factors.a)

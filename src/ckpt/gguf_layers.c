@@ -42,21 +42,28 @@ static int read_experts(const struct rh_gguf *gguf, const char *arch, struct rh_
 	return 0;
 }
 
-/* A list that has a truth for each layer: is its attention windowed? */
-static int read_pattern(const struct rh_gguf *gguf, const char *name, struct rh_model_config *out)
+/* A list that has a truth for each layer: *out is the caller's (rh_free), NULL where the list is not there. */
+static int read_truths(const struct rh_gguf *gguf, const char *arch, const char *key, int64_t layers, unsigned char **out)
 {
-	unsigned char *flag = NULL;
+	char name[128];
 	size_t count = 0;
-	int rc = rh_gguf_flags(gguf, name, &count, &flag);
-	if (rc < 0)
-		return rc;
-	if (count < (size_t)layers_of(out))
+	snprintf(name, sizeof name, "%s.%s", arch, key);
+	*out = NULL;
+	int rc = rh_gguf_flags(gguf, name, &count, out);
+	if (rc > 0 && count < (size_t)layers)
 		rc = rh_fail(-EINVAL, "%s: metadata '%s' has %zu entries for %lld layers", rh_gguf_path(gguf), name, count,
-		             (long long)layers_of(out));
-	for (int64_t i = 0; rc > 0 && i < layers_of(out); i++)
-		out->layer[i].windowed = flag[i];
-	rh_free(flag);
+		             (long long)layers);
 	return rc < 0 ? rc : 0;
+}
+
+static int read_pattern(const struct rh_gguf *gguf, const char *arch, struct rh_model_config *out)
+{
+	unsigned char *is_windowed;
+	int rc = read_truths(gguf, arch, "attention.sliding_window_pattern", layers_of(out), &is_windowed);
+	for (int64_t i = 0; !rc && is_windowed && i < layers_of(out); i++)
+		out->layer[i].windowed = is_windowed[i];
+	rh_free(is_windowed);
+	return rc;
 }
 
 static int has_period(enum rh_family_windows windows)
@@ -81,7 +88,7 @@ static int read_windows(const struct rh_gguf *gguf, const char *arch, struct rh_
 		               (long long)window);
 	out->window = window;
 	if (is_list)
-		return read_pattern(gguf, name, out);
+		return read_pattern(gguf, arch, out);
 	for (int64_t i = 0; i < layers_of(out); i++)
 		out->layer[i].windowed = !period || (i + 1) % period != 0;
 	return 0;
@@ -147,6 +154,7 @@ static int read_scales(const struct rh_gguf *gguf, const char *arch, struct rh_m
 static int read_delta(const struct rh_gguf *gguf, const char *arch, struct rh_model_config *out)
 {
 	struct rh_delta_config *delta = &out->delta;
+	unsigned char *has_rule;
 	int64_t inner = 0, period = out->family->silent.delta_period;
 	const struct {
 		const char *key;
@@ -172,9 +180,11 @@ static int read_delta(const struct rh_gguf *gguf, const char *arch, struct rh_mo
 		               "not go together",
 		               rh_gguf_path(gguf), (long long)delta->heads, (long long)delta->key_heads, (long long)inner,
 		               (long long)period);
-	for (int64_t i = 0; i < layers_of(out); i++)
-		out->layer[i].is_delta = (i + 1) % period != 0;
-	return 0;
+	rc = read_truths(gguf, arch, "attention.recurrent_layers", layers_of(out), &has_rule);
+	for (int64_t i = 0; !rc && i < layers_of(out); i++)
+		out->layer[i].is_delta = has_rule ? has_rule[i] : (i + 1) % period != 0;
+	rh_free(has_rule);
+	return rc;
 }
 
 /* Muse: scores and logits times a number, of which llama.cpp keeps the first as weights of the queries' norm, all alike. */

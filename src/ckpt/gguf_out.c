@@ -169,23 +169,30 @@ int rh_gguf_out_copy(struct rh_gguf_out *out, const struct rh_gguf *from, const 
 	return rc;
 }
 
-int rh_gguf_out_tensor(struct rh_gguf_out *out, const char *name, enum rh_dtype dtype, int64_t rows, int64_t cols)
+int rh_gguf_out_stacked(struct rh_gguf_out *out, const char *name, enum rh_dtype dtype, int64_t matrices, int64_t rows, int64_t cols)
 {
 	int rc = put_string(&out->table, name, strlen(name));
 	if (!rc)
-		rc = put_u32(&out->table, rows ? 2 : 1);
+		rc = put_u32(&out->table, matrices ? 3 : rows ? 2 : 1);
 	if (!rc)
 		rc = put_u64(&out->table, (uint64_t)cols); /* innermost first */
 	if (!rc && rows)
 		rc = put_u64(&out->table, (uint64_t)rows);
+	if (!rc && matrices)
+		rc = put_u64(&out->table, (uint64_t)matrices);
 	if (!rc)
 		rc = put_u32(&out->table, gguf_type_number(dtype));
 	if (!rc)
 		rc = put_u64(&out->table, (uint64_t)out->data_bytes);
 	out->tensor_count++;
-	int64_t bytes = rh_dtype_bytes(dtype, cols * (rows ? rows : 1));
+	int64_t bytes = rh_dtype_bytes(dtype, cols * (rows ? rows : 1) * (matrices ? matrices : 1));
 	out->data_bytes += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 	return rc;
+}
+
+int rh_gguf_out_tensor(struct rh_gguf_out *out, const char *name, enum rh_dtype dtype, int64_t rows, int64_t cols)
+{
+	return rh_gguf_out_stacked(out, name, dtype, 0, rows, cols);
 }
 
 static int pad(struct rh_gguf_out *out, int64_t bytes)

@@ -33,8 +33,11 @@ int rh_gguf_out_floats(struct rh_gguf_out *out, const char *key, const float *va
 struct rh_gguf;
 int rh_gguf_out_copy(struct rh_gguf_out *out, const struct rh_gguf *from, const char *const *without) RH_MUST;
 
-/* Tensors, in the order of their data; `cols` elements a row, `rows` 0: a vector. */
+/* Tensors, in the order of their data; `cols` elements a row, `rows` 0: a vector. Stacked: so many matrices one behind the other, 0: one
+ * tensor as above. */
 int rh_gguf_out_tensor(struct rh_gguf_out *out, const char *name, enum rh_dtype dtype, int64_t rows, int64_t cols) RH_MUST;
+int rh_gguf_out_stacked(struct rh_gguf_out *out, const char *name, enum rh_dtype dtype, int64_t matrices, int64_t rows,
+                        int64_t cols) RH_MUST;
 
 /* Writes header and metadata; then the tensors' bytes follow, cut in any way. rh_gguf_out_end ends each tensor. */
 int rh_gguf_out_begin(struct rh_gguf_out *out) RH_MUST;

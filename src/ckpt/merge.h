@@ -24,7 +24,7 @@ struct rh_merge {
 struct rh_merged {
 	int64_t tensors;
 	enum rh_dtype dtype;
-	int64_t matrices, as_f16; /* of these: how many are F16 in place of dtype */
+	int64_t matrices, as_f16, as_mxfp4; /* of these: how many are F16 in place of dtype, or MXFP4 as the model has them */
 };
 /* Each matrix is W + scale * B A, summed in fp32, then rounded once to the type. Vectors of a GGUF are F32, and a row that a block
  * type cannot hold is of another one. -EINVAL: adapter tensors that fit no module, a head that neither the model nor the adapter has, a

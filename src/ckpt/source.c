@@ -86,7 +86,7 @@ static void note_unknown(const struct rh_source *source, int64_t unknown, const 
 		rh_note("%s: %lld tensors are not part of the model and are ignored, '%s' first", source->path, (long long)unknown, first);
 }
 
-/* Where the GGUF has a tensor of this name, of the shape that the entry has. */
+/* Where the GGUF has a tensor of this name, of the shape that the entry has; one row may be a vector there. */
 static int find_in_gguf(const struct rh_source *source, const struct source_entry *entry, const char *name,
                         const struct rh_gguf_tensor **out)
 {
@@ -94,6 +94,8 @@ static int find_in_gguf(const struct rh_source *source, const struct source_entr
 	*out = rh_gguf_find(source->gguf, name);
 	if (!*out)
 		return missing(source->path, name);
+	if (shape.tensor.rank == 2 && shape.tensor.shape[0] == 1 && (*out)->rank == 1)
+		shape.tensor = (struct source_tensor){.rank = 1, .shape = {shape.tensor.shape[1]}};
 	return settle(&shape, source->path, name, (*out)->dtype, (*out)->rank, (*out)->shape);
 }
 

@@ -211,12 +211,11 @@ static int describe_in_gguf(const struct rh_model_config *config, const struct r
 		out->tensor = (struct source_tensor){.rank = 3, .shape = {matrices, tensor->rows, tensor->cols}};
 	if (out->stored2)
 		out->tensor.shape[1] /= 2; /* gates' and ups' rows, or a bias's elements, are two tensors there */
+	out->are_halves = out->stored2 && config->family->mlp.activation != RH_ACT_GPT_OSS;
 	out->has_one_added = config->family->norm == RH_NORM_RMS_PLUS_ONE && tensor->rank == 1 && strstr(tensor->name, "norm") &&
 	                     (layer >= 0 || !config->family->has_plain_final_norm);
 	if (layer >= 0 && config->delta.heads && out->stored && (found = describe_delta(config, tensor, rest + 1, out)))
 		return found;
-	if (layer >= 0 && is_module(rest + 1, "mlp.shared_expert_gate")) /* one row, which is a vector there */
-		out->tensor = (struct source_tensor){.rank = 1, .shape = {tensor->cols}};
 	return out->stored ? 0 : -ENOMEM;
 }
 

@@ -193,6 +193,7 @@ static int read_paired(const struct source_entry *entry, int64_t first, int64_t 
 	int is_bias = entry->tensor.rank == 2;
 	int64_t of_one = entry->tensor.shape[1], cols = is_bias ? 1 : entry->cols, width = rh_dtype_bytes(dtype, cols);
 	char piece[2][CHUNK / 2 * sizeof(float)];
+	RH_ASSERT(!entry->are_halves); /* a GGUF's experts are named apart where the model's gates and ups do not alternate */
 	if (!is_bias) {
 		for (int64_t r = first; r < first + count; r++) {
 			int64_t row = paired_row(entry, r) * cols;

@@ -36,12 +36,15 @@ static int tell(const struct rh_config *config, const char *place, const struct 
 {
 	int all_f16 = merged->as_f16 && merged->as_f16 == merged->matrices;
 	const char *wanted = rh_gguf_file_type_name(merged->dtype), *type = all_f16 ? rh_dtype_name(RH_F16) : wanted;
-	char others[128] = "";
+	char others[192] = "";
 	if (all_f16)
 		snprintf(others, sizeof others, ", as none has rows of a multiple of 32 values, which %s takes", wanted);
 	else if (merged->as_f16)
 		snprintf(others, sizeof others, ", but for %lld in F16, whose rows are no multiple of the 32 values that %s takes",
 		         (long long)merged->as_f16, wanted);
+	if (merged->as_mxfp4)
+		snprintf(others + strlen(others), sizeof others - strlen(others), ", but for %lld of experts, which stay in MXFP4",
+		         (long long)merged->as_mxfp4);
 	rh_note("written to %s: %lld tensors, matrices in %s%s%s", place, (long long)merged->tensors, type, others,
 	        config->outtype >= 0       ? ""
 	        : merged->dtype == RH_BF16 ? " (outtype says otherwise)"

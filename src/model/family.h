@@ -154,6 +154,7 @@ struct rh_family_gguf {
 	int permuted;             /* rows of q and k are in the order of pairs that are rotated together */
 	int yarn_plain_ramp;      /* the ends of YaRN's ramp are not rounded to whole pairs */
 	int joins_experts;        /* experts' gates and ups are one tensor, as in the family's own files */
+	const char *turn_end;     /* the token that llama.cpp is told to end a turn at, beside the end of sequence; NULL: none */
 	struct rh_gguf_name names[RH_FAMILY_RENAMES]; /* of modules that other families' GGUFs name otherwise, or not at all */
 };
 

@@ -291,6 +291,16 @@ int32_t rh_tokenizer_eos(const struct rh_tokenizer *tokenizer)
 	return tokenizer->eos;
 }
 
+int32_t rh_tokenizer_pad(const struct rh_tokenizer *tokenizer)
+{
+	return tokenizer->pad;
+}
+
+int32_t rh_tokenizer_unknown(const struct rh_tokenizer *tokenizer)
+{
+	return tokenizer->bpe.unknown ? rh_tokenizer_id(tokenizer, tokenizer->bpe.unknown) : -1;
+}
+
 int rh_tokenizer_set_eos(struct rh_tokenizer *tokenizer, const char *token)
 {
 	int32_t id = rh_tokenizer_id(tokenizer, token);

@@ -52,6 +52,8 @@ struct rh_vocabulary {
 int rh_tokenizer_from_vocabulary(const struct rh_vocabulary *vocabulary, struct rh_tokenizer **out) RH_MUST;
 /* llama.cpp's name (tokenizer.ggml.pre) for the way in which this tokenizer cuts text into words; NULL: it has none here. */
 const char *rh_tokenizer_pre(const struct rh_tokenizer *tokenizer);
+/* 1: it works as llama.cpp's tokenizer.ggml.model gemma4: pieces with U+2581 for blanks, merges, and bytes for what no piece has. */
+int rh_tokenizer_is_gemma4(const struct rh_tokenizer *tokenizer);
 /* Writes dir/tokenizer.json and dir/tokenizer_config.json, from which rh_tokenizer_load and transformers' AutoTokenizer make the same
  * tokenizer. Of tokens with the same text only the last is written: a tokenizer.json cannot hold the others. */
 int rh_tokenizer_save_vocabulary(const struct rh_vocabulary *vocabulary, const char *dir) RH_MUST;
@@ -84,6 +86,8 @@ int32_t rh_tokenizer_size(const struct rh_tokenizer *tokenizer);
 /* -1 or NULL where the files name none. Strings live as long as the tokenizer. */
 int32_t rh_tokenizer_bos(const struct rh_tokenizer *tokenizer);
 int32_t rh_tokenizer_eos(const struct rh_tokenizer *tokenizer);
+int32_t rh_tokenizer_pad(const struct rh_tokenizer *tokenizer);
+int32_t rh_tokenizer_unknown(const struct rh_tokenizer *tokenizer); /* what stands for text that no token has */
 /* Makes another token of the vocabulary the end-of-sequence token, a special one; -EINVAL: there is none of that text. Strings that were
  * given out before are gone. */
 int rh_tokenizer_set_eos(struct rh_tokenizer *tokenizer, const char *token) RH_MUST;

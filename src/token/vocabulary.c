@@ -159,10 +159,11 @@ static int is_gemma4(const struct rh_vocabulary *v)
 	return v->model && !strcmp(v->model, "gemma4");
 }
 
+static const char meta[] = "\xE2\x96\x81"; /* U+2581 */
+
 /* SentencePiece: blanks are U+2581, one more in front of each text; what the vocabulary lacks is spelled in bytes. */
 static int make_llama(struct rh_tokenizer *t, const struct rh_vocabulary *v)
 {
-	static const char meta[] = "\xE2\x96\x81";
 	struct normalizer *normalizer;
 	struct decoder *decoder;
 	int rc = 0;
@@ -232,6 +233,7 @@ static const struct {
         {"qwen2", 0, 1, 0, {qwen2_expression}},
         {"qwen35", 0, 1, 0, {qwen35_expression}},
         {"gpt-4o", 0, 0, 1, {gpt4o_expression}},
+        {"llama4", 0, 0, 1, {gpt4o_expression}},
         {"tekken", 0, 0, 1, {tekken_expression}}, /* Mistral NeMo and later */
         {"seed-coder", 0, 0, 0, {seed_expression}},
         {"deepseek-coder", 0, 0, 0, {"[\\r\\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", "\\p{N}"}},
@@ -278,6 +280,27 @@ const char *rh_tokenizer_pre(const struct rh_tokenizer *tokenizer)
 		if (is_cut_as(tokenizer, i))
 			return byte_level[i].name;
 	return NULL;
+}
+
+static int is_literal(const struct pattern *pattern, const char *text)
+{
+	size_t bytes;
+	int literal;
+	const char *source = pattern_source(pattern, &bytes, &literal);
+	return literal && bytes == strlen(text) && !memcmp(source, text, bytes);
+}
+
+int rh_tokenizer_is_gemma4(const struct rh_tokenizer *tokenizer)
+{
+	const struct normalizer *replaces = tokenizer->normalizers.step;
+	const struct pre_step *cuts = tokenizer->pre.step; /* at blanks, of which the normalizer has left none */
+	if (tokenizer->words.is_used || !tokenizer->bpe.byte_fallback || tokenizer->bpe.ignore_merges ||
+	    tokenizer->normalizers.count != 1 || tokenizer->pre.count > 1)
+		return 0;
+	if (tokenizer->pre.count && !(cuts->kind == PRE_SPLIT && is_literal(cuts->pattern, " ")))
+		return 0;
+	return replaces->kind == NORMALIZER_REPLACE && is_literal(replaces->pattern, " ") && replaces->content.length == strlen(meta) &&
+	       !memcmp(replaces->content.bytes, meta, strlen(meta));
 }
 
 static int refuse_pre(const struct rh_vocabulary *v)

@@ -100,16 +100,20 @@ static void test_each_tensor_has_the_type_that_llama_cpp_gives_it(void **state)
 	struct rh_model_config config = {0};
 	char line[256], name[64], expected[3][16];
 	int64_t layers, heads, kv, cols, tensors = 0;
-	int is_tied;
+	int is_tied, experts, without_values;
 	assert_non_null(file);
 	while (fgets(line, sizeof line, file)) {
-		if (sscanf(line, "%63s %ld %ld %ld %d", name, &layers, &heads, &kv, &is_tied) == 5) {
+		if (sscanf(line, "%63s %ld %ld %ld %d %d %d", name, &layers, &heads, &kv, &is_tied, &experts, &without_values) == 7) {
 			config.family = rh_family_of_gguf(name);
 			assert_non_null(config.family);
 			config.num_hidden_layers = layers;
 			config.num_attention_heads = heads;
 			config.num_key_value_heads = kv;
 			config.tie_word_embeddings = is_tied;
+			config.experts = experts;
+			config.values_are_keys = without_values > 0;
+			for (int i = 0; i < layers; i++)
+				config.layer[i].windowed = without_values && i % without_values != without_values - 1;
 			continue;
 		}
 		assert_int_equal(sscanf(line, "%63s %ld %15s %15s %15s", name, &cols, expected[0], expected[1], expected[2]), 5);
@@ -122,7 +126,7 @@ static void test_each_tensor_has_the_type_that_llama_cpp_gives_it(void **state)
 		tensors++;
 	}
 	fclose(file);
-	assert_true(tensors > 2000);
+	assert_true(tensors > 4000);
 }
 
 int main(void)

@@ -8,8 +8,9 @@ DIR holds llama.cpp; without it llama-cpp-python's source distribution is downlo
 with the few files that its choice of types needs. No FMA: as ggml-base is built for x86-64.
 
 k_quants.safetensors   values (F32) of many kinds, and "Q4_K", "Q5_K", "Q6_K", "Q5_0", "Q5_1": their blocks
-k_types.txt            a line for each model ("architecture layers heads kv_heads is_tied"), below it each matrix of its GGUF with the length
-                       of its rows and its type in files q4_k_m, q5_k_m and q6_k
+k_types.txt            a line for each model ("architecture layers heads kv_heads is_tied experts without_values": of each so many layers the
+                       last has no matrix of values, 0: none), below it each matrix of its GGUF with the length of its rows and its type in
+                       files q4_k_m, q5_k_m and q6_k
 """
 
 import ctypes
@@ -38,20 +39,21 @@ DRIVER = r"""
 #include "llama-quant.cpp"
 #include <cstdlib>
 #include <iostream>
-// architecture layers is_70b ftype, then lines of name, columns, rows: a type for each
+// architecture layers is_70b experts ftype, then lines of name, columns, rows: a type for each
 int main() {
-    std::string arch, name; int layers, is_70b, ftype; long long cols, rows;
-    std::cin >> arch >> layers >> is_70b >> ftype;
+    std::string arch, name; int layers, is_70b, experts, ftype; long long cols, rows;
+    std::cin >> arch >> layers >> is_70b >> experts >> ftype;
     llama_model * model = (llama_model *)calloc(1, sizeof(llama_model)); // the constructor takes the whole library; these fields are all that is read
     model->arch = llm_arch_from_string(arch);
     model->type = is_70b ? LLM_TYPE_70B : LLM_TYPE_UNKNOWN;
     model->hparams.n_layer_all = layers;
+    model->hparams.n_expert = experts;
     llama_model_quantize_params params = llama_model_quantize_default_params();
     params.ftype = (llama_ftype)ftype;
     std::vector<ggml_tensor> list; std::vector<ggml_tensor *> at;
     while (std::cin >> name >> cols >> rows) {
         ggml_tensor t = {}; t.type = GGML_TYPE_F32;
-        t.ne[0] = cols; t.ne[1] = rows; t.ne[2] = t.ne[3] = 1;
+        t.ne[0] = cols; t.ne[1] = rows; t.ne[2] = name.find("_exps.") == std::string::npos ? 1 : experts; t.ne[3] = 1;
         snprintf(t.name, sizeof t.name, "%s", name.c_str());
         list.push_back(t);
     }
@@ -102,13 +104,13 @@ class Reference:
         assert function(values.ctypes.data, out.ctypes.data, *values.shape, None) == out.size
         return out
 
-    def types(self, arch, layers, heads, kv, tensors, kind):
+    def types(self, arch, layers, heads, kv, experts, tensors, kind):
         """tensors: (name, cols, rows) in any order; llama.cpp takes them by layer, then by name."""
         def place(tensor):
             return int(tensor[0].split(".")[1]) if tensor[0].startswith("blk.") else -1, tensor[0]
         is_70b = layers == 80 and (arch == "qwen2" or (arch == "llama" and heads != kv))  # src/models/llama.cpp, qwen2.cpp: load_arch_hparams
         tensors = sorted(tensors, key=place)
-        lines = [f"{arch} {layers} {int(is_70b)} {FILES[kind]}"] + [f"{name} {cols} {rows}" for name, cols, rows in tensors]
+        lines = [f"{arch} {layers} {int(is_70b)} {experts} {FILES[kind]}"] + [f"{name} {cols} {rows}" for name, cols, rows in tensors]
         ran = subprocess.run([self.types_program], input="\n".join(lines) + "\n", capture_output=True, text=True, check=True)
         return {tensor[0]: gguf.GGMLQuantizationType(int(line)).name for tensor, line in zip(tensors, ran.stdout.split(), strict=True)}
 
@@ -133,7 +135,8 @@ def values():
     return np.concatenate([normal, heavy, uniform, above, below, spiked, runs, sparse, mixed, tiny, large, zero, bf16]).astype(np.float32)
 
 
-def tensors_of(arch, layers, hidden, inner, kv_width, is_tied):
+def tensors_of(arch, layers, hidden, inner, kv_width, is_tied, experts, without_values):
+    """experts: (how many, their length), or None."""
     if arch == "gpt2":
         parts = [("attn_qkv", hidden, 3 * hidden), ("attn_output", hidden, hidden), ("ffn_up", hidden, inner), ("ffn_down", inner, hidden)]
         rest = [("token_embd", hidden, 512), ("position_embd", hidden, 64)]
@@ -141,10 +144,18 @@ def tensors_of(arch, layers, hidden, inner, kv_width, is_tied):
         parts = [("attn_q", hidden, hidden), ("attn_k", hidden, kv_width), ("attn_v", hidden, kv_width), ("attn_output", hidden, hidden),
                  ("ffn_gate", hidden, inner), ("ffn_up", hidden, inner), ("ffn_down", inner, hidden)]
         rest = [("token_embd", hidden, 512)] + ([] if is_tied else [("output", hidden, 512)])
+    if experts:
+        count, wide = experts
+        routed = [("ffn_gate_inp", hidden, count), ("ffn_down_exps", wide, hidden)]
+        routed += [("ffn_gate_up_exps", hidden, 2 * wide)] if arch == "gemma4" else [("ffn_gate_exps", hidden, wide), ("ffn_up_exps", hidden, wide)]
+        shared = parts[4:] if arch == "gemma4" else [(f"{name}_shexp", *sizes) for name, *sizes in parts[4:]] if arch == "qwen35moe" else []
+        parts = parts[:4] + routed + shared
     delta = [("attn_qkv", hidden, 2 * hidden), ("attn_gate", hidden, hidden), ("ssm_alpha", hidden, 32), ("ssm_beta", hidden, 32),
              ("ssm_out", hidden, hidden)] + parts[4:]
+    silent = [part for part in parts if part[0] != "attn_v"]
+    in_layer = lambda i: delta if arch.startswith("qwen35") and i % 4 < 3 else silent if without_values and i % without_values == without_values - 1 else parts
     return [(f"{name}.weight", cols, rows) for name, cols, rows in rest] + \
-           [(f"blk.{i}.{name}.weight", cols, rows) for i in range(layers) for name, cols, rows in (delta if arch == "qwen35" and i % 4 < 3 else parts)]
+           [(f"blk.{i}.{name}.weight", cols, rows) for i in range(layers) for name, cols, rows in in_layer(i)]
 
 
 def make_types(reference, out):
@@ -152,12 +163,17 @@ def make_types(reference, out):
               ("llama", 30, 9, 3, 576, 1536, 192, 1), ("llama", 2, 4, 2, 48, 80, 24, 1), ("qwen2", 80, 64, 8, 8192, 29568, 1024, 0),
               ("qwen2", 24, 14, 2, 896, 4864, 128, 1), ("qwen3", 28, 16, 8, 1024, 3072, 1024, 1), ("qwen3", 7, 4, 2, 256, 800, 128, 0),
               ("qwen3", 1, 4, 2, 256, 512, 128, 1), ("qwen35", 32, 16, 4, 4096, 12288, 1024, 0),
-              ("olmo2", 16, 16, 16, 2048, 8192, 2048, 0), ("mistral3", 26, 32, 8, 3072, 9216, 1024, 1), ("gpt2", 12, 12, 12, 768, 3072, 768, 1), ("gpt2", 5, 4, 4, 96, 256, 96, 1)]
+              ("olmo2", 16, 16, 16, 2048, 8192, 2048, 0), ("mistral3", 26, 32, 8, 3072, 9216, 1024, 1), ("gpt2", 12, 12, 12, 768, 3072, 768, 1), ("gpt2", 5, 4, 4, 96, 256, 96, 1),
+              ("qwen3moe", 48, 32, 4, 2048, 6144, 512, 0, (128, 768)), ("qwen3moe", 11, 8, 8, 256, 512, 256, 0, (8, 224)),
+              ("qwen35moe", 40, 16, 2, 2048, 512, 512, 0, (256, 512)), ("gpt-oss", 24, 64, 8, 2880, 2880, 512, 0, (32, 2880)),
+              ("gemma4", 30, 16, 8, 2816, 2112, 2048, 1, (128, 704), 6), ("gemma4", 13, 8, 4, 512, 1024, 256, 1, (8, 256), 6),
+              ("gemma4", 20, 32, 16, 5376, 21504, 4096, 1, None, 6), ("muse-glimmer", 17, 32, 2, 6656, 19968, 256, 0)]
     lines = []
-    for arch, layers, heads, kv, hidden, inner, kv_width, is_tied in models:
-        tensors = tensors_of(arch, layers, hidden, inner, kv_width, is_tied)
-        kinds = [reference.types(arch, layers, heads, kv, tensors, kind) for kind in FILES]
-        lines.append(f"{arch} {layers} {heads} {kv} {is_tied}")
+    for arch, layers, heads, kv, hidden, inner, kv_width, is_tied, *more in models:
+        experts, without_values = (more + [None, 0][len(more):])[:2]
+        tensors = tensors_of(arch, layers, hidden, inner, kv_width, is_tied, experts, without_values)
+        kinds = [reference.types(arch, layers, heads, kv, experts[0] if experts else 0, tensors, kind) for kind in FILES]
+        lines.append(f"{arch} {layers} {heads} {kv} {is_tied} {experts[0] if experts else 0} {without_values}")
         lines += [f"{name} {cols} {' '.join(kind[name] for kind in kinds)}" for name, cols, _ in tensors]
     (out / "k_types.txt").write_text("\n".join(lines) + "\n")
 
@@ -192,14 +208,16 @@ class Check:
             arch = reader.fields["general.architecture"].contents()
             layers, heads = (int(reader.fields[f"{arch}.{key}"].contents()) for key in ("block_count", "attention.head_count"))
             kv = int(reader.fields[f"{arch}.attention.head_count_kv"].contents())
-            listed = [(t.name, int(t.shape[0]), int(t.shape[1])) for t in plain.values() if len(t.shape) == 2]
-            types = self.reference.types(arch, layers, heads, kv, listed, kind)
+            experts = int(reader.fields[f"{arch}.expert_count"].contents()) if f"{arch}.expert_count" in reader.fields else 0
+            listed = [(t.name, int(t.shape[0]), int(t.shape[1])) for t in plain.values() if len(t.shape) > 1]
+            types = self.reference.types(arch, layers, heads, kv, experts, listed, kind)
             blocks = equal = 0
             ours = theirs = 0.0
             assert seen.keys() == plain.keys() and int(reader.fields["general.file_type"].contents()) == FILES[kind]
             wrong = [key for key in seen if seen[key].tensor_type.name != types.get(key, "F32")]
             for key in types:
                 tensor, x = seen[key], np.asarray(plain[key].data)
+                x = x.reshape(-1, x.shape[-1])
                 if tensor.tensor_type.name in KINDS and key not in wrong:
                     width = gguf.GGML_QUANT_SIZES[tensor.tensor_type][1]
                     a, b = np.asarray(tensor.data).reshape(-1), self.reference.blocks(tensor.tensor_type.name, x)
@@ -218,6 +236,8 @@ class Check:
         t = transformers
         models = {"llama": t.LlamaConfig(**common), "qwen2": t.Qwen2Config(**{**common, "hidden_size": 320}),
                   "qwen3": t.Qwen3Config(**common, head_dim=64, tie_word_embeddings=True),
+                  "qwen3moe": t.Qwen3MoeConfig(**common, head_dim=64, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=256,
+                                               norm_topk_prob=True),
                   "gpt2": t.GPT2Config(n_embd=256, n_layer=9, n_head=4, vocab_size=size, n_positions=64)}
         for name, config in models.items():
             torch.manual_seed(3)

@@ -254,7 +254,7 @@ static void test_saved_byte_level_is_the_same(void **state)
 {
 	(void)state;
 	static const char *const known[] = {"gpt-2",          "smollm",     "llama-bpe",        "qwen2",     "gpt-4o", "tekken", "dbrx",
-	                                    "deepseek-coder", "seed-coder", "deepseek-r1-qwen", "smaug-bpe", "qwen35"};
+	                                    "deepseek-coder", "seed-coder", "deepseek-r1-qwen", "smaug-bpe", "qwen35", "llama4"};
 	struct lists lists = {0};
 	byte_level_lists(&lists);
 	struct rh_vocabulary *v = &lists.vocabulary;

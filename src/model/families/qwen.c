@@ -46,4 +46,4 @@ const struct rh_family family_qwen3_moe = {.architecture = "Qwen3MoeForCausalLM"
                                                       .expert_size = 768},
                                            .own_key = {"num_experts", "num_local_experts"},
                                            .attention = {.qk_norm = RH_QK_NORM_HEADS, .windows = RH_WINDOWS_USED},
-                                           .gguf = {.architecture = "qwen3moe", .only_read = 1, .names = {{"mlp.gate", "ffn_gate_inp"}}}};
+                                           .gguf = {.architecture = "qwen3moe", .names = {{"mlp.gate", "ffn_gate_inp"}}}};

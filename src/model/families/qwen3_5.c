@@ -75,7 +75,6 @@ const struct rh_family family_qwen3_5_moe = {
         .attention = {.bias = RH_BIAS_AS_SAID, .qk_norm = RH_QK_NORM_HEADS, .may_rotate_part = 1},
         .moe = {.softmax = RH_ROUTER_OVER_CHOSEN, .is_shared = 1, .may_lie_apart = 1},
         .gguf = {.architecture = "qwen35moe",
-                 .only_read = 1,
                  .names = {{"post_attention_layernorm", "post_attention_norm"}, {"mlp.gate", "ffn_gate_inp"}}}};
 
 const struct rh_family family_qwen3_next = {
