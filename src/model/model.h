@@ -101,7 +101,7 @@ struct rh_linear {
 	int weight, bias;
 	int lora_a, lora_b;
 	int magnitude; /* DoRA's; -1: none */
-	int64_t r; /* 0: no adapter */
+	int64_t r;     /* 0: no adapter */
 	float scale;
 	float factor; /* of its product and its adapter's part; 0: 1 */
 	int is_exact; /* its products are of bf16 operands, summed in fp32, whatever the model's `multiply` */
@@ -276,6 +276,11 @@ static inline int rh_model_has_embedding(const struct rh_model *model)
 static inline int rh_model_has_head(const struct rh_model *model)
 {
 	return model->layer[model->layers - 1].kind == RH_LAYER_HEAD;
+}
+/* The block of the embedding's table; of a box without an embedding its lowest layer's. */
+static inline int rh_model_table(const struct rh_model *model)
+{
+	return model->layer[0].block[RH_BLOCK_BASE];
 }
 /* Does the embedding's backward read weights? Where a norm is over the sum of its tables, that sum is made again; and an adapter's
  * gradients are made of its own. */
