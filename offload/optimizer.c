@@ -24,7 +24,9 @@ static void take_span(void *context, int64_t i)
 	const struct store_block *block = &store->block[span->block];
 	const struct optimizer_kernels *kernels = store->kernels;
 	int two = block->gradient_sum[0] && block->gradient_sum[1];
-	if (store->dtype == RH_F32) {
+	if (!store_rows_lay(store, span)) {
+		span->squares = 0;
+	} else if (store->dtype == RH_F32) {
 		float *gradient = (float *)block->gradient + span->first;
 		if (two)
 			kernels->add_f32(gradient, block->gradient_sum[1] + span->first, block->gradient_sum[0] + span->first, span->count);
@@ -44,6 +46,7 @@ void rh_optimizer_take(struct rh_store *store, int block)
 	if (store->options.addresses_only)
 		return;
 	store_run_spans(store, take.first, store->block[block].span_count, take_span, &take);
+	store_rows_laid(store->block[block].rows);
 }
 
 /* The squares of the tensor whose spans begin with *i, which becomes the next tensor's first. */

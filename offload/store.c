@@ -251,6 +251,8 @@ void rh_store_destroy(struct rh_store *store)
 	if (!store)
 		return;
 	spill_destroy(store);
+	for (int b = 0; store->block && b < store->count; b++)
+		store_rows_free(store->block[b].rows);
 	rh_host_release(&store->memory);
 	rh_free(store->block);
 	rh_free(store);

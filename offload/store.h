@@ -112,6 +112,11 @@ void *rh_store_gradient(const struct rh_store *store, int block);
 float *rh_store_sum(const struct rh_store *store, int block, int use);
 /* The use whose sum lends a trainable block's gradient its bytes; -1: the gradient has its own. */
 int rh_store_gradient_use(const struct rh_block *block, enum rh_dtype dtype, int crosses_rounds);
+/* A block of one matrix and one use whose gradient comes elsewhere, as some of its rows: _by_rows once, before the first. _rows_arrive: all
+ * other rows are zeros; id: (count) of the rows that lie one after the other at `gradient`, of the store's dtype, until it is taken
+ * (rh_optimizer_take). The stored gradient is whole from then on. -ENOMEM. */
+int rh_store_by_rows(struct rh_store *store, int block) RH_MUST;
+void rh_store_rows_arrive(struct rh_store *store, int block, const int32_t *id, int64_t count, const void *gradient);
 /* For a block of two uses that keeps no sum for use 0: `sum` is elements [first, first+count) of that sum, complete. The stored gradient
  * of these elements becomes use 1's sum + `sum`, rounded once. Call it for every element once a step. */
 void rh_store_add_use(struct rh_store *store, int block, int64_t first, int64_t count, const float *sum);

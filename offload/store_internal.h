@@ -20,6 +20,14 @@ struct store_span {
 	double squares; /* their sum, of the gradient */
 };
 
+/* rows.c: of a block whose gradient comes as some rows. */
+struct store_rows {
+	int64_t rows, cols;
+	int32_t *place;     /* (rows): 1 + where the row lies among those that have come, 0: it has not */
+	uint8_t *is_filled; /* (rows): the stored gradient has something there */
+	const char *data;   /* those that have come; NULL: none have since the last take */
+};
+
 /* Pointers into the store's mapping; NULL where the block has none. */
 struct store_block {
 	void *weights;            /* the store's dtype; F32: the master */
@@ -34,6 +42,7 @@ struct store_block {
 	float *factor;            /* Adafactor: of each tensor in turn, state_factors() floats */
 	void *gradient;           /* the store's dtype */
 	float *gradient_sum[2];   /* by use; may share the gradient's bytes, see store.h */
+	struct store_rows *rows;  /* not in the mapping */
 	int64_t span, span_count; /* first of the block's in rh_store.span */
 	int piece, piece_count;   /* first of the block's in rh_store.piece; none of frozen blocks in memory */
 	int64_t spilled;          /* bytes on NVMe that an update reads and writes */
@@ -169,6 +178,11 @@ int sums_check(struct rh_store *store, const struct store_piece *piece, unsigned
 void sums_make(struct rh_store *store, const struct store_piece *piece, unsigned parts, const char *memory);
 /* Tasks of the pool call it at the same time; the result is read after they are done. */
 void sums_keep_lowest(_Atomic int *lowest, int value);
+
+/* rows.c: lays those of a span that have come into the gradient; 0: it is zeros. _laid: this was done for all spans. */
+int store_rows_lay(const struct rh_store *store, const struct store_span *span);
+void store_rows_laid(struct store_rows *rows);
+void store_rows_free(struct store_rows *rows);
 
 /* Runs task(context, i) for spans first + i, i < count, of one block, on the threads of the node that holds each where they can. */
 void store_run_spans(struct rh_store *store, int64_t first, int64_t count, void (*task)(void *context, int64_t i), void *context);

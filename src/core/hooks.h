@@ -15,6 +15,7 @@
 #define RH_HOOK_ROOM           "RH_ROOM"           /* bytes: CPU devices are planned as if they had so much memory of their own */
 #define RH_HOOK_SHARED_BYTES   "RH_SHARED_BYTES"   /* the most shared memory that an SM is taken to have; 102400: as an RTX card */
 #define RH_HOOK_SPOIL_STEPS    "RH_SPOIL_STEPS"    /* "3-5": in these steps the gradient of the first trained layer holds a NaN */
+#define RH_HOOK_TABLE_ROWS     "RH_TABLE_ROWS"     /* 1: the embedding travels by rows wherever it can; 0: nowhere */
 #define RH_HOOK_SPILL_ELEMENTS "RH_SPILL_ELEMENTS" /* another size of pieces and pages on NVMe, and fewer frames */
 
 #endif

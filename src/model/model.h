@@ -310,6 +310,11 @@ static inline int rh_model_has_head(const struct rh_model *model)
 {
 	return model->layer[model->layers - 1].kind == RH_LAYER_HEAD;
 }
+/* The block of the embedding's table; of a box without an embedding its lowest layer's. */
+static inline int rh_model_table(const struct rh_model *model)
+{
+	return model->layer[0].block[RH_BLOCK_BASE];
+}
 /* Does the embedding's backward read weights? Where a norm is over the sum of its tables, that sum is made again; and an adapter's
  * gradients are made of its own. */
 static inline int rh_model_embedding_reads_back(const struct rh_model *model)

@@ -2,11 +2,13 @@
 #include "plan/plan_internal.h"
 
 #include "config/transport.h"
+#include "core/hooks.h"
 #include "core/minmax.h"
 #include "data/dataset.h"
 #include "observe/trainer_state.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -94,7 +96,32 @@ static const struct store_sizes *measure_store(struct planning *planning)
 	return sizes;
 }
 
-int planning_count_bytes(struct planning *planning, struct candidate *candidate)
+/* The most rows of the embedding's table that a step's tokens name, where sending these alone spares a quarter of it or more; of a frozen
+ * table two thirds, as it goes up ahead of its step, and rows at its begin. 0: it travels whole, as tables do that two layers or boxes
+ * share, that are packed, or have others beside them in their block; and where weights change within a step, the table lies on NVMe, or it
+ * stays on a device. */
+static int64_t table_rows(const struct planning *planning, const struct candidate *candidate)
+{
+	const struct rh_run_request *request = planning->request;
+	const struct rh_model *model = request->model;
+	const struct rh_workload *work = request->work;
+	const struct rh_block *table = &model->block[rh_model_table(model)];
+	if (!work->train_micro_batches || request->order || rh_model_is_part(model) || table->tensors != 1 || table->uses != 1 ||
+	    table->packed_bytes || model->layer[0].on_table.r || planning->executor.schedule->update == RH_UPDATE_LOCAL)
+		return 0;
+	int64_t tokens = rh_bytes_times(work->train.tokens, work->train_micro_batches), rows = rh_min(tokens, table->tensor[0].rows),
+	        all = 0;
+	for (int l = 0; l < model->layers; l++)
+		all += rh_stage_plan_layer_upload(model, l);
+	int is_spilled = !table->trainable && candidate->choice.spill & RH_SPILL_WEIGHTS,
+	    stays = !table->trainable &&
+	            (candidate->stages.weight_bytes >= all || !rh_schedule_has_planned_stages(planning->executor.schedule)),
+	    spares = !stays && (table->trainable ? 4 * rows <= 3 * table->tensor[0].rows : 3 * rows <= table->tensor[0].rows);
+	const char *asked = getenv(RH_HOOK_TABLE_ROWS);
+	return !is_spilled && (asked ? *asked == '1' : spares) ? rows : 0;
+}
+
+static int count_bytes(struct planning *planning, struct candidate *candidate)
 {
 	const struct store_sizes *store = measure_store(planning);
 	const struct rh_run_request *request = planning->request;
@@ -113,6 +140,7 @@ int planning_count_bytes(struct planning *planning, struct candidate *candidate)
 		return rh_fail(RH_DOES_NOT_FIT, "max_ram: spare boundary buffers alone are more");
 	options.planned.infer_round = planning_infer_round(planning, &candidate->stages);
 	options.planned.spare_boundaries = candidate->spare;
+	options.planned.table_rows = candidate->table_rows;
 	int rc = rh_executor_bytes(&options, &beside);
 	if (rc)
 		return rc;
@@ -139,6 +167,17 @@ int planning_count_bytes(struct planning *planning, struct candidate *candidate)
 	bytes->data += beyond;
 	bytes->total += beyond;
 	return 0;
+}
+
+/* Where host memory is too small for rows of the table on their way, the table travels whole. */
+int planning_count_bytes(struct planning *planning, struct candidate *candidate)
+{
+	candidate->table_rows = table_rows(planning, candidate);
+	int rc = count_bytes(planning, candidate);
+	if (rc || !candidate->table_rows || candidate->bytes.total <= candidate->bytes.total_budget)
+		return rc;
+	candidate->table_rows = 0;
+	return count_bytes(planning, candidate);
 }
 
 int64_t rh_run_plan_add_ring(struct rh_run_plan *plan, int64_t most_bytes)

@@ -40,7 +40,8 @@ struct candidate {
 	struct rh_balanced balanced;
 	double late_s; /* of balanced.step_s, while plans are ranked: what the host's memory makes a step longer, by an estimate */
 	int64_t head_rows;
-	int64_t spare; /* boundary buffers beyond the least */
+	int64_t table_rows; /* of struct rh_executor_plan */
+	int64_t spare;      /* boundary buffers beyond the least */
 	struct rh_run_bytes bytes;
 };
 

@@ -21,6 +21,7 @@ void planning_settle(struct planning *planning, struct candidate *candidate, str
 {
 	planning_apply(planning, &candidate->choice);
 	planning->executor.spare_boundaries = candidate->spare;
+	planning->executor.table_rows = candidate->table_rows;
 	planning->executor.infer_round = planning_infer_round(planning, &candidate->stages);
 	planning->executor.train_round = rh_min(planning->executor.train_round, planning->executor.train_micro_batches);
 	*out = (struct rh_run_plan){.stages = candidate->stages,

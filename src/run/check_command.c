@@ -18,6 +18,19 @@ static const struct rh_model *model_of(const struct rh_check *check)
 	return check->options.model;
 }
 
+const struct rh_place *check_rows(const struct rh_check *check, int b)
+{
+	const struct check_call *call = check_call_of(check, check->command->step);
+	return call && call->rows.room && b == rh_model_table(model_of(check)) ? &call->rows : NULL;
+}
+
+/* Bytes of a block in the command's step, as devices read it. */
+static int64_t block_bytes(const struct rh_check *check, int b)
+{
+	const struct rh_place *rows = check_rows(check, b);
+	return rows ? rows->bytes : rh_block_bytes(&model_of(check)->block[b], model_of(check)->dtype);
+}
+
 /* The model's last layer, not that of a box's part with other boxes above. */
 static int ends_model(const struct rh_check *check)
 {
@@ -99,8 +112,7 @@ static void need_uploaded(struct rh_check *check, enum need need)
 				continue;
 			int64_t first = command->operands.weights + check->offset[b];
 			struct check_content weights = {.what = CHECK_WEIGHTS, .which = b, .step = version_of(check, b), .base = first};
-			check_need(check, resolve(check, RH_ROOM_WEIGHTS, b, first, rh_block_bytes(&model->block[b], model->dtype)),
-			           &weights);
+			check_need(check, resolve(check, RH_ROOM_WEIGHTS, b, first, block_bytes(check, b)), &weights);
 		}
 }
 
@@ -159,8 +171,10 @@ static void add_to_sums(struct rh_check *check, int lo, int hi, int parts)
 			if (is_head && parts) /* nothing of the head is deferred */
 				added = PART_AT_ONCE | PART_DEFERRED;
 			int sum = 2 * b + model->layer[l].use[which];
-			int64_t first = 4 * check->offset[sum];
-			struct check_range range = resolve(check, RH_ROOM_SUMS, sum, first, 4 * model->block[b].elements);
+			const struct rh_place *rows = check_rows(check, b);
+			int64_t first = 4 * check->offset[sum],
+			        elements = rows ? rows->bytes / rh_dtype_bytes(model->dtype, 1) : model->block[b].elements;
+			struct check_range range = resolve(check, RH_ROOM_SUMS, sum, first, 4 * elements);
 			struct check_content content = {.what = CHECK_SUM, .which = sum, .step = command->step, .base = first};
 			const struct check_content *present = check_first(&range);
 			content.micro_batch = added & PART_AT_ONCE ? added_before(check) : present->micro_batch;
@@ -587,6 +601,9 @@ static void run_copy(struct rh_check *check)
 	check_touch(check, from, CHECK_READS);
 	check_touch(check, to, CHECK_WRITES);
 	check_carry(check, from, to);
+	const struct rh_place *rows = command->target.room == RH_ROOM_WEIGHTS ? check_rows(check, command->target.number) : NULL;
+	if (rows) /* through which they travel */
+		check_touch(check, check_resolve(check, rows), CHECK_READS);
 }
 
 /* A boundary of the command's micro-batch goes to the box beside this one, or comes from there. */
@@ -616,6 +633,14 @@ static void run_input(struct rh_check *check)
 {
 	struct check_content micro = of_micro_batch(check, CHECK_MICRO, 0);
 	check_put(check, check_resolve(check, &check->command->target), &micro);
+	const struct rh_place *rows = &check->command->source;
+	struct rh_place *said = &check_call_of(check, check->command->step)->rows;
+	if (!rows->room)
+		return;
+	(void)check_resolve(check, rows);
+	if (said->room && (said->number != rows->number || said->first != rows->first))
+		check_fault(check, -1, "says that the table's rows lie elsewhere than another input of its step");
+	*said = *rows;
 }
 
 static void run_output(struct rh_check *check)

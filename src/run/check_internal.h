@@ -62,6 +62,7 @@ struct check_range {
 
 struct check_call {
 	struct rh_check_call call;
+	struct rh_place rows;       /* where its table travels by rows, whole; else in no room */
 	int64_t outputs, sent;      /* results that were read; boundaries that were sent to other boxes */
 	int64_t trained, published; /* blocks whose gradient was taken; blocks whose weights became ready */
 };
@@ -119,6 +120,8 @@ struct check_content check_whole_sum(const struct rh_check *check, int sum, int6
 struct check_content check_gradient(const struct rh_check *check, int b, int64_t base);
 int check_is_sum(struct rh_check *check, int sum);
 struct check_call *check_call_of(const struct rh_check *check, int64_t step);
+/* The rows that stand for a block in the command's step; NULL: it travels whole. */
+const struct rh_place *check_rows(const struct rh_check *check, int b);
 
 /* check_update.c */
 void check_update(struct rh_check *check);

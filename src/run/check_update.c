@@ -32,7 +32,8 @@ static void need_gradient(struct rh_check *check, int b)
 		return;
 	}
 	struct rh_place place = {RH_ROOM_HOST_GRADIENT, -1, b, 0, rh_dtype_bytes(model->dtype, block->elements)};
-	struct check_range range = check_resolve(check, &place);
+	const struct rh_place *rows = check_rows(check, b);
+	struct check_range range = check_resolve(check, rows ? rows : &place);
 	int is_one_sum = model->dtype == RH_F32 && block->uses == 1;
 	struct check_content content = is_one_sum ? check_whole_sum(check, 2 * b, 0) : check_gradient(check, b, 0);
 	check_need(check, range, &content);

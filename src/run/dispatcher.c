@@ -273,6 +273,7 @@ enum rh_stall_kind dispatcher_stall_kind(const struct rh_command *command)
 	case RH_ROOM_HOST_SUM:
 	case RH_ROOM_HOST_GRADIENT:
 	case RH_ROOM_HOST_FOLD:
+	case RH_ROOM_HOST_ROWS:
 		return RH_STALL_GRADIENTS;
 	default:
 		return RH_STALL_ACTIVATIONS;

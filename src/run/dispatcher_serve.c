@@ -27,11 +27,15 @@ static int tell_arrived(struct rh_executor *executor, const struct rh_command *c
 	int64_t bytes = rh_dtype_bytes(options->model->dtype, options->model->block[b].elements);
 	if (options->model->block[b].uses == 2 || device < 0) {
 		int rc = has_settled(executor, command, may_wait);
-		if (rc > 0)
+		if (rc > 0) {
+			run_table_arrives(executor, command);
 			rh_updater_arrives(options->updater, b, NULL);
+		}
 		return rc;
 	}
-	if (!rh_host_is_staged(&executor->copies, rh_store_gradient(options->store, b), bytes)) {
+	int is_by_rows = command->source.room == RH_ROOM_HOST_ROWS;
+	if (is_by_rows || !rh_host_is_staged(&executor->copies, rh_store_gradient(options->store, b), bytes)) {
+		run_table_arrives(executor, command);
 		rh_updater_arrives(options->updater, b, executor->downloaded[b * options->planned.devices + device]);
 		return 1;
 	}

@@ -33,11 +33,23 @@ static int64_t micro_memory_bytes(const struct rh_executor_options *options, con
 	return 2 * rh_align_up(fold_elements(options) * 4, RH_ALIGN) + rh_bytes_times(staged, limits->micro_batches);
 }
 
-/* In host memory: buffers, before the activations that are saved. */
+/* In host memory: buffers, before the activations that are saved and the table's rows. */
 static int64_t boundary_bytes(const struct rh_executor_options *options, const struct lower_limits *limits)
 {
 	int64_t bytes = limits->boundaries.bytes;
-	return options->plan->saved_bytes ? rh_align_up(bytes, RH_ALIGN) : bytes;
+	return options->plan->saved_bytes || options->planned.table_rows ? rh_align_up(bytes, RH_ALIGN) : bytes;
+}
+
+static int64_t saved_bytes(const struct rh_executor_options *options)
+{
+	int64_t bytes = options->plan->saved_bytes;
+	return options->planned.table_rows ? rh_align_up(bytes, RH_ALIGN) : bytes;
+}
+
+/* All three. */
+static int64_t large_bytes(const struct rh_executor_options *options, const struct lower_limits *limits)
+{
+	return boundary_bytes(options, limits) + saved_bytes(options) + run_table_steps(options) * run_table_stride(options);
 }
 
 /* Pages of weights on NVMe are sent as they are. */
@@ -141,6 +153,14 @@ static int64_t lane_bytes(const struct rh_executor_options *options, int64_t inf
 	return chunks * ((int64_t)sizeof(struct ring_chunk) + RING_CHUNK * WAITS * (int64_t)sizeof(uint32_t));
 }
 
+/* What the executor and the store note of each row of a table that travels by rows. */
+static int64_t table_heap_bytes(const struct rh_executor_options *options)
+{
+	enum { NOTED = 4 + 4 + 1, ID = 4 };
+	int64_t steps = run_table_steps(options), most = options->planned.table_rows;
+	return most ? NOTED * options->model->block[rh_model_table(options->model)].tensor[0].rows + steps * ID * most : 0;
+}
+
 /* Allocations that grow with stages, micro-batches or devices. An array that grows takes half more than it needs. */
 static int64_t heap_bytes(const struct rh_executor_options *options, const struct lower_limits *limits)
 {
@@ -149,7 +169,7 @@ static int64_t heap_bytes(const struct rh_executor_options *options, const struc
 	int64_t events = 2 * blocks + 2 * RUN_FLIGHT + DEVICE_EVENTS;
 	int64_t lanes = options->planned.devices * (RH_STREAMS + blocks) + 2 * blocks + 2,
 	        boundaries = (options->plan->narrow_bytes ? 3 : 2) * (layers + 1) * limits->micro_batches;
-	return all_waits(options) * ((int64_t)sizeof(struct rh_stall) + 2 * EVENT_BYTES) +
+	return table_heap_bytes(options) + all_waits(options) * ((int64_t)sizeof(struct rh_stall) + 2 * EVENT_BYTES) +
 	       options->planned.devices * (events * EVENT_BYTES + layers * (int64_t)sizeof(struct rh_activations) + 3 * limits->gaps * 8) +
 	       lane_bytes(options, limits->dispatch.infer_round) + lanes * 128 + boundaries * 8;
 }
@@ -163,7 +183,7 @@ int rh_executor_bytes(const struct rh_executor_options *options, struct rh_execu
 		return rc;
 	int64_t staging = options->registers ? rh_host_round(rh_staging_bytes(limits.pieces.most_bytes)) : 0;
 	*out = (struct rh_executor_bytes){.heap = heap_bytes(options, &limits),
-	                                  .host = rh_host_round(boundary_bytes(options, &limits) + options->plan->saved_bytes) +
+	                                  .host = rh_host_round(large_bytes(options, &limits)) +
 	                                          rh_host_round(micro_memory_bytes(options, &limits)) +
 	                                          rh_host_round(LOWER_FRAMES * options->page_bytes) + staging,
 	                                  .nvme = needs->nvme,
@@ -254,7 +274,7 @@ static int host_create(struct rh_executor *executor)
 	const struct lower_limits *limits = &executor->lowering.limits;
 	struct rh_region *memory = &executor->memory;
 	int64_t blocks = options->model->blocks;
-	int rc = reserve(options, boundary_bytes(options, limits) + plan->saved_bytes, "boundary activations", &executor->boundary_memory);
+	int rc = reserve(options, large_bytes(options, limits), "boundary activations", &executor->boundary_memory);
 	if (!rc)
 		rc = rh_host_reserve_near(options->device, options->planned.devices, micro_memory_bytes(options, limits),
 		                          "staging of micro-batches", &executor->micro_memory);
@@ -276,6 +296,8 @@ static int host_create(struct rh_executor *executor)
 	executor->room[RH_ROOM_HOST_BOUNDARY] = (struct run_room){executor->boundary_memory.base, limits->boundaries.bytes_each};
 	executor->room[RH_ROOM_HOST_SAVED] =
 	        (struct run_room){executor->boundary_memory.base + boundary_bytes(options, limits), plan->saved_bytes};
+	executor->room[RH_ROOM_HOST_ROWS] = (struct run_room){
+	        executor->boundary_memory.base + boundary_bytes(options, limits) + saved_bytes(options), run_table_stride(options)};
 	executor->room[RH_ROOM_HOST_FRAME] = (struct run_room){executor->frame_memory.base, options->page_bytes};
 	executor->room[RH_ROOM_HOST_FOLD] = (struct run_room){at, fold};
 	executor->room[RH_ROOM_HOST_MICRO] = (struct run_room){at + 2 * fold, staged};
@@ -321,6 +343,8 @@ int rh_executor_create(const struct rh_executor_options *options, struct rh_exec
 		rc = lower_create(&executor->options, &limits, &executor->lowering);
 	if (!rc)
 		rc = host_create(executor);
+	if (!rc)
+		rc = run_table_create(executor);
 	if (!rc)
 		rc = dispatcher_create(executor);
 	if (!rc)

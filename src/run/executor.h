@@ -36,7 +36,10 @@ struct rh_executor_plan {
 	int64_t infer_micro_batches; /* the most in one rh_executor_infer */
 	int64_t logit_cols;          /* forward-only results are whole rows of logits, of so many; 0: what each micro-batch asks for */
 	int64_t cache_rows;          /* of a text that is generated, or that is trained on in chunks */
-	int chunks;                  /* as in struct rh_dispatch */
+	/* The most rows of the embedding's table that a training step's tokens name: these alone travel, and those of its gradient. 0: the table
+	 * travels whole, as it does in forward-only calls. */
+	int64_t table_rows;
+	int chunks; /* as in struct rh_dispatch */
 	struct rh_chunk_classes classes;
 	uint64_t seed; /* dropout */
 };

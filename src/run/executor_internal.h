@@ -49,6 +49,19 @@ struct run_book {
 	float loss_scale;
 };
 
+/* The embedding's table by rows (table.c). */
+struct run_table {
+	int block;
+	int64_t rows, cols, row_bytes; /* of the whole table */
+	int32_t *number;               /* scratch, (rows): 1 + the row's number in a step, 0: none */
+	int64_t begun;                 /* steps; the k-th has index k mod run_table_steps */
+	struct run_table_step {
+		int64_t number;          /* of the run */
+		int32_t *id;             /* (planned.table_rows): the rows in the order of their numbers; not known on simulated devices */
+		int64_t count, gathered; /* count 0: there is no such step */
+	} step[RUN_FLIGHT];
+};
+
 /* Steps without a flush between them, counted from the call's first. */
 struct run_stretch {
 	const struct rh_stretch *call;
@@ -77,6 +90,7 @@ struct rh_executor {
 	struct run_book *book; /* (steps_in_flight) */
 	int64_t flights;
 	int64_t begun, finished, calls, inferred;
+	struct run_table table;
 	int uploads_ahead; /* uploads for the next step may be in flight */
 	int64_t first;     /* index of the step that is being enqueued; in a stretch 0 */
 	struct {
@@ -124,6 +138,21 @@ static inline char *run_piece(const struct run_room room[RH_ROOMS], enum rh_room
 {
 	return room[which].base + number * room[which].stride;
 }
+
+/* table.c.
+ *
+ * _stride    bytes of a piece of HOST_ROWS, of which there are _steps; 0: the run's table travels whole
+ * _begin     of a call whose micro-batches are in HOST_MICRO: finds the rows that they name, by whose numbers it replaces ids there
+ * _index     where rows of the command's block lie in HOST_ROWS; -1: it travels whole in the command's step
+ * _up        copies such rows to a device
+ * _arrives   tells the store where the block's gradient has come, before the updater is told that it has */
+int64_t run_table_stride(const struct rh_executor_options *options);
+int run_table_steps(const struct rh_executor_options *options);
+int run_table_create(struct rh_executor *executor) RH_MUST;
+struct lower_table run_table_begin(struct rh_executor *executor, const struct run_book *book);
+int run_table_index(const struct rh_executor *executor, const struct rh_command *command);
+int run_table_up(struct rh_executor *executor, struct rh_device *device, const struct rh_command *command, char *to) RH_MUST;
+void run_table_arrives(struct rh_executor *executor, const struct rh_command *command);
 
 /* spans.c: a trace's spans. _begin, _end: around each command. _settle: when all have ended. _drop: when executor or trace are given up. */
 int run_span_begin(struct rh_executor *executor, const struct rh_command *command, int stream) RH_MUST;

@@ -91,9 +91,12 @@ char *run_host_address(const struct rh_executor *executor, struct rh_place place
 static int copy_weights(struct rh_executor *executor, struct rh_device *device, const struct rh_command *command)
 {
 	struct rh_event *uploaded = executor->uploaded[command->block * executor->options.planned.devices + device->index];
+	char *to = device_address(executor, command->target);
 	executor->version[command->block] = rh_store_version(executor->options.store, command->block);
-	int rc = rh_host_copy_up(&executor->copies, device, RH_STREAM_WEIGHTS, device_address(executor, command->target),
-	                         run_host_address(executor, command->source), command->source.bytes);
+	int rc = run_table_index(executor, command) >= 0
+	                 ? run_table_up(executor, device, command, to)
+	                 : rh_host_copy_up(&executor->copies, device, RH_STREAM_WEIGHTS, to, run_host_address(executor, command->source),
+	                                   command->source.bytes);
 	return rc || !uploaded ? rc : device->ops->record(device, RH_STREAM_WEIGHTS, uploaded);
 }
 
@@ -119,12 +122,13 @@ static int note_gradient(struct rh_executor *executor, struct rh_device *device,
 {
 	struct rh_store *store = executor->options.store;
 	int b = command->block;
-	if (!ring_of(command)->is_asked || command->target.room != RH_ROOM_HOST_GRADIENT)
+	int is_by_rows = command->target.room == RH_ROOM_HOST_ROWS;
+	if (!ring_of(command)->is_asked || (command->target.room != RH_ROOM_HOST_GRADIENT && !is_by_rows))
 		return 0;
 	int rc = device->ops->record(device, RH_STREAM_GRADIENTS,
 	                             executor->downloaded[b * executor->options.planned.devices + device->index]);
 	int64_t bytes = rh_dtype_bytes(executor->options.model->dtype, executor->options.model->block[b].elements);
-	if (rc || !rh_host_is_staged(&executor->copies, rh_store_gradient(store, b), bytes))
+	if (rc || is_by_rows || !rh_host_is_staged(&executor->copies, rh_store_gradient(store, b), bytes))
 		return rc;
 	return dispatcher_stage_arrival(executor, device->index, b);
 }
@@ -134,6 +138,7 @@ static int is_dropped(const struct rh_executor *executor, const struct rh_comman
 {
 	int dropped = executor->options.dropped_gradient - 1, number = command->target.number;
 	return dropped >= 0 && ((command->target.room == RH_ROOM_HOST_GRADIENT && number == dropped) ||
+	                        (command->target.room == RH_ROOM_HOST_ROWS && command->block == dropped) ||
 	                        (command->target.room == RH_ROOM_HOST_SUM && number / 2 == dropped));
 }
 

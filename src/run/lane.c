@@ -149,6 +149,7 @@ static const char *room_name(enum rh_room room)
 	                                            [RH_ROOM_HOST_RESULT] = "host result",
 	                                            [RH_ROOM_HOST_FOLD] = "fold",
 	                                            [RH_ROOM_HOST_FRAME] = "page frame",
+	                                            [RH_ROOM_HOST_ROWS] = "rows of the table",
 	                                            [RH_ROOM_RECORD] = "record",
 	                                            [RH_ROOM_PAGES] = "pages"};
 	return names[room];

@@ -37,9 +37,9 @@ struct rh_lane {
 enum __attribute__((packed)) rh_room {
 	RH_ROOM_NONE,
 	/* of a device */
-	RH_ROOM_WEIGHTS,  /* number: the block that lies there; first: in the room */
-	RH_ROOM_PLAIN,    /* what is made of weights once a slot (rh_block_plain_bytes). number: the stage's first layer; first: in the room */
-	RH_ROOM_SUMS,     /* fp32 gradient sums. number: 2 * block + use; first: in the room */
+	RH_ROOM_WEIGHTS, /* number: the block that lies there; first: in the room */
+	RH_ROOM_PLAIN, /* what is made of weights once a slot (rh_block_plain_bytes). number: the stage's first layer; first: in the room */
+	RH_ROOM_SUMS,  /* fp32 gradient sums. number: 2 * block + use; first: in the room */
 	RH_ROOM_ROUNDED,  /* sums rounded to the store's dtype; likewise */
 	RH_ROOM_BOUNDARY, /* ring of boundaries: activations and their gradients */
 	RH_ROOM_MICRO,    /* ring of micro-batches' integers */
@@ -60,6 +60,8 @@ enum __attribute__((packed)) rh_room {
 	RH_ROOM_HOST_RESULT,   /* likewise */
 	RH_ROOM_HOST_FOLD,     /* pieces of a tied embedding's sum */
 	RH_ROOM_HOST_FRAME,    /* pages of weights that come from NVMe */
+	RH_ROOM_HOST_ROWS, /* rows of the embedding's table that a step's tokens name: on their way up, then those of their gradient that
+	                        * come down. number: steps of stale updates have two in turn */
 	/* of a drive */
 	RH_ROOM_RECORD, /* boundaries */
 	RH_ROOM_PAGES,  /* frozen weights. number: block; first: in the block */
@@ -134,11 +136,13 @@ enum __attribute__((packed)) rh_command_kind {
 	RH_COMMAND_COPY,
 	/* source: HOST_FOLD, elements of use 0's sum; target: the same of HOST_GRADIENT = use 1's HOST_SUM + source, rounded once */
 	RH_COMMAND_HOST_ADD,
-	RH_COMMAND_INPUT,  /* the caller's micro-batch; target: HOST_MICRO */
+	/* the caller's micro-batch; target: HOST_MICRO. source: HOST_ROWS, where no more of the embedding's table travels in the step: copies
+	 * to a device name as many bytes of the block, from its first on, in HOST_WEIGHTS, WEIGHTS and SUMS; its gradient goes to HOST_ROWS */
+	RH_COMMAND_INPUT,
 	RH_COMMAND_OUTPUT, /* the caller reads results; source: HOST_RESULT */
 
 	/* The optimizer, of one block and step. The first two announce, and are done at once; the others are done when the server says so.
-	 *   GRADIENT_ARRIVED  waits for the downloads of the step's gradient
+	 *   GRADIENT_ARRIVED  waits for the downloads of the step's gradient. source: HOST_ROWS, where it came there
 	 *   UPLOADS_OVER      waits for the step's uploads; of stale updates alone, before the step's GRADIENT_ARRIVED
 	 *   NORM              of steps that clip: waits for GRADIENT_ARRIVED of every trainable block. block -1
 	 *   WEIGHTS_READY     HOST_WEIGHTS hold the update by this step's gradient. Waits for GRADIENT_ARRIVED, and NORM where there is one;

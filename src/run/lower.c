@@ -175,6 +175,9 @@ void lower_input(struct lowering *to, int64_t step, int64_t first, int64_t count
 		struct rh_command command = lower_command_on(RH_COMMAND_INPUT, to->caller, step);
 		command.micro_batch = rh_int32(index - first);
 		command.target = lower_bytes(-1, RH_ROOM_HOST_MICRO, index, 0, rh_micro_layout(&to->batch[index].shape).bytes);
+		if (to->call.table.elements)
+			command.source = lower_bytes(-1, RH_ROOM_HOST_ROWS, to->call.table.index, 0,
+			                             rh_dtype_bytes(to->options->model->dtype, to->call.table.elements));
 		for (int d = 0; d < to->options->planned.devices; d++)
 			lower_await(to, to->caller, to->computed[index * to->options->planned.devices + d], RH_WAIT_NEEDS);
 		to->micro[index].input = lower_add(to, &command);

@@ -46,6 +46,7 @@ struct lower_download {
 	int sum; /* 2 * block + use */
 	int64_t step;
 	int64_t offset, bytes, left;
+	struct rh_place to; /* in host memory, whole */
 };
 
 /* What lies where on a device, and its latest commands. More than 20 members: some for each room of its memory. */
@@ -94,8 +95,16 @@ struct lower_drives {
 	size_t written_capacity;
 };
 
+/* The block that travels by rows in a call: so many of its first elements stand for them. elements 0: none does. */
+struct lower_table {
+	int block;
+	int64_t elements;
+	int index; /* of HOST_ROWS */
+};
+
 struct lower_call {
 	int trains, is_local;
+	struct lower_table table;
 	int is_joined;                      /* the next step's first slots may go beside this one's last */
 	int64_t step;                       /* of the run: the program's first */
 	int64_t number;                     /* of the call */
@@ -235,6 +244,7 @@ struct lower_slot {
 	int64_t weights; /* where its stage's begin in the room */
 	int adds;        /* to uploaded sums: a layer's first backward waits for its own alone */
 	int by_layer;    /* no slot computes while its weights go up: in its first micro-batch a layer waits for its own alone */
+	int is_ahead;    /* of a step whose tokens are not known */
 };
 
 static inline int lower_lane(int device, enum rh_stream stream)
@@ -323,8 +333,18 @@ void lower_bulk_left(struct lowering *lowering, int device);
 void lower_bulk_ahead(struct lowering *lowering, int device, const struct rh_slot *expected);
 void lower_bulk_keep(struct lowering *lowering, int device, const struct rh_slot *first);
 
-/* lower_update.c: what the optimizer is told and asked. device: that sends the block's gradient down; -1: several do. */
-void lower_arrived(struct lowering *lowering, int block, int64_t step, int64_t downloaded, int device);
+/* Does the block travel by rows in this call? And the elements of it that do travel. */
+static inline int lower_is_by_rows(const struct lowering *lowering, int block)
+{
+	return lowering->call.table.elements && block == lowering->call.table.block;
+}
+static inline int64_t lower_elements(const struct lowering *lowering, int block)
+{
+	return lower_is_by_rows(lowering, block) ? lowering->call.table.elements : lowering->options->model->block[block].elements;
+}
+
+/* lower_update.c: what the optimizer is told and asked. device: that sends the block's gradient down; -1: several do. to: where it is. */
+void lower_arrived(struct lowering *lowering, int block, int64_t step, int64_t downloaded, int device, struct rh_place to);
 void lower_uploads_over(struct lowering *lowering, int block, int64_t step);
 /* Adds up the two sums of a tied table. */
 void lower_fold(struct lowering *lowering, int64_t step);

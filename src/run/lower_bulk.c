@@ -12,7 +12,10 @@
  * backward waits for its own sums alone.
  *
  * A synchronous step's first slots have no slot before. Their blocks go up in any order, each as soon as it is updated, and in their first
- * micro-batch each layer waits for its own alone. */
+ * micro-batch each layer waits for its own alone.
+ *
+ * Of the embedding's table only the rows may travel that a step's tokens name (run/table.c). On a device they lie at the front of the
+ * table's place, in the order that the step's micro-batches number them, as do those of its gradient. */
 #include "run/lower.h"
 
 #include "core/minmax.h"
@@ -51,19 +54,33 @@ static int64_t lay_out(const struct lower_slot *slot)
 	                                   to->offset);
 }
 
+/* What lies in place of a table whose rows are not known yet; below it, the rows of a call. */
+enum { ROWS_UNKNOWN = -1 };
+
 /* The version of the block's weights that the slot reads: the newest, or, in a backward with a stash, that of its forward. One slot was
- * the forward of all micro-batches of a slot. */
+ * the forward of all micro-batches of a slot. Rows of a table are a version of their own in each call. */
 static int64_t wanted(const struct lower_slot *slot, int b)
 {
 	const struct lowering *to = slot->lowering;
 	const struct rh_model *model = to->options->model;
 	const struct rh_slot *program_slot = slot->slot;
+	if (lower_is_by_rows(to, b))
+		return slot->is_ahead ? ROWS_UNKNOWN : ROWS_UNKNOWN - to->call.number;
 	if (!rh_store_options(to->options->store)->stash || program_slot->kind != RH_SLOT_BACKWARD || !model->block[b].trainable)
 		return to->block[b].version;
 	int l = program_slot->lo;
 	while (!rh_layer_has_block(&model->layer[l], b))
 		l++;
 	return to->versions.of[lower_first_index(to, program_slot) * model->layers + l].forward;
+}
+
+/* Bytes of the block that an upload for the slot sends. */
+static int64_t sent_bytes(const struct lower_slot *slot, int b)
+{
+	const struct rh_model *model = slot->lowering->options->model;
+	if (lower_is_by_rows(slot->lowering, b))
+		return slot->is_ahead ? 0 : rh_dtype_bytes(model->dtype, slot->lowering->call.table.elements);
+	return rh_block_bytes(&model->block[b], model->dtype);
 }
 
 /* 1: the stage lies in the room already, alone or within another one, as a backward's does within its forward's. The slot reads it there.
@@ -82,7 +99,7 @@ static int stays(struct lower_slot *slot, int64_t bytes, int64_t *at)
 		if (weights->offset[b] < 0 || begin < 0 || (*at >= 0 && begin != *at))
 			return 0;
 		*at = begin;
-		stale += weights->version[b] == wanted(slot, b) ? 0 : rh_block_bytes(&model->block[b], model->dtype);
+		stale += weights->version[b] == wanted(slot, b) ? 0 : sent_bytes(slot, b);
 	}
 	int end = 2 * *at + bytes > weights->capacity;
 	if (*at < 0 || 2 * stale >= bytes)
@@ -120,7 +137,7 @@ static int place_weights(struct lower_slot *slot)
 	for (int b = 0; b < model->blocks; b++) {
 		int64_t length = rh_block_bytes(&model->block[b], model->dtype), was = weights->offset[b];
 		int there = offset[b] >= 0 && was == at + offset[b] && weights->version[b] == wanted(slot, b);
-		to->bytes[b] = offset[b] < 0 || there ? 0 : length;
+		to->bytes[b] = offset[b] < 0 || there ? 0 : sent_bytes(slot, b);
 		any |= to->bytes[b] > 0;
 		if (!there && was >= 0 && was < at + all && was + length > at)
 			weights->offset[b] = -1; /* overwritten now */
@@ -138,7 +155,7 @@ static void send_piece(struct lower_slot *slot, int lane, int b, int64_t first, 
 	struct lowering *to = slot->lowering;
 	struct lower_weights *weights = &slot->state->weights;
 	struct rh_place from = lower_bytes(-1, RH_ROOM_HOST_WEIGHTS, b, first, bytes);
-	int64_t age = to->block[b].version - wanted(slot, b);
+	int64_t age = lower_is_by_rows(to, b) ? 0 : to->block[b].version - wanted(slot, b);
 	if (age) { /* this version was put into the stash by the update that followed it */
 		from.room = RH_ROOM_HOST_STASH;
 		int64_t number = to->block[b].stashed_versions - age;
@@ -196,6 +213,21 @@ static void send_blocks(struct lower_slot *slot)
 	}
 }
 
+/* The table, or its rows, where the stage's other blocks were sent ahead. */
+static void send_table(struct lower_slot *slot)
+{
+	struct lowering *to = slot->lowering;
+	struct lower_weights *weights = &slot->state->weights;
+	int table = rh_model_table(to->options->model), blocks = to->options->model->blocks;
+	(void)lay_out(slot);
+	if (to->offset[table] < 0 || weights->version[table] == wanted(slot, table))
+		return;
+	for (int b = 0; b < blocks; b++)
+		to->bytes[b] = b == table ? sent_bytes(slot, b) : 0;
+	weights->version[table] = wanted(slot, table);
+	send_blocks(slot);
+}
+
 static void send_weights(struct lower_slot *slot)
 {
 	if (!place_weights(slot))
@@ -251,10 +283,12 @@ static void upload_weights(struct lower_slot *slot)
 {
 	struct lower_device *on = slot->state;
 	int is_leading = on->ahead.kind >= 0 || !on->gaps;
-	if (on->ahead.kind >= 0)
+	if (on->ahead.kind >= 0) {
 		slot->weights = on->ahead.weights; /* lower_bulk_keep made sure that the uploads begun ahead are of this slot */
-	else
+		send_table(slot);
+	} else {
 		send_weights(slot);
+	}
 	on->ahead.kind = -1;
 	await_weights(slot, is_leading);
 	make_plain(slot);
@@ -263,7 +297,7 @@ static void upload_weights(struct lower_slot *slot)
 void lower_bulk_ahead(struct lowering *to, int device, const struct rh_slot *expected)
 {
 	struct lower_slot slot = {
-	        .lowering = to, .state = &to->device[device], .device = device, .slot = expected, .step = to->call.step + 1};
+	        .lowering = to, .state = &to->device[device], .device = device, .slot = expected, .step = to->call.step + 1, .is_ahead = 1};
 	RH_ASSERT(!slot.state->gaps);
 	slot.state->ahead.kind = (int)expected->kind;
 	slot.state->ahead.lo = expected->lo;
@@ -312,11 +346,19 @@ static int64_t sum_at(const struct lower_slot *slot, int sum)
 	return slot->lowering->offset[sum] * 4;
 }
 
+/* Where a final gradient goes, whole. */
+static struct rh_place gradient_place(const struct lowering *to, int b)
+{
+	int64_t bytes = rh_dtype_bytes(to->options->model->dtype, lower_elements(to, b));
+	return lower_is_by_rows(to, b) ? lower_bytes(-1, RH_ROOM_HOST_ROWS, to->call.table.index, 0, bytes)
+	                               : lower_bytes(-1, RH_ROOM_HOST_GRADIENT, b, 0, bytes);
+}
+
 /* A final gradient in the store's dtype: rounded now, sent in the gaps of the device's next slot. */
 static void round_sum(struct lower_slot *slot, int sum)
 {
 	struct lower_device *on = slot->state;
-	int64_t elements = slot->lowering->options->model->block[sum / 2].elements, at = sum_at(slot, sum);
+	int64_t elements = lower_elements(slot->lowering, sum / 2), at = sum_at(slot, sum);
 	struct rh_command command = lower_command(slot, RH_COMMAND_ROUND, RH_STREAM_COMPUTE);
 	if (!on->downloads)
 		compute_after(slot, on->rounded_sent);
@@ -324,7 +366,8 @@ static void round_sum(struct lower_slot *slot, int sum)
 	command.source = lower_bytes(slot->device, RH_ROOM_SUMS, sum, at, elements * 4);
 	command.target = lower_bytes(slot->device, RH_ROOM_ROUNDED, sum, at / 2, elements * 2);
 	on->rounded = on->sums_read = lower_add(slot->lowering, &command);
-	on->download[on->downloads++] = (struct lower_download){.sum = sum, .step = slot->step, .offset = at / 2, .bytes = elements * 2};
+	on->download[on->downloads++] = (struct lower_download){
+	        .sum = sum, .step = slot->step, .offset = at / 2, .bytes = elements * 2, .to = gradient_place(slot->lowering, sum / 2)};
 }
 
 static void send_sum(struct lower_slot *slot, int sum)
@@ -332,14 +375,13 @@ static void send_sum(struct lower_slot *slot, int sum)
 	struct lowering *to = slot->lowering;
 	const struct rh_block *block = &to->options->model->block[sum / 2];
 	int is_final = slot->slot->last_round && block->uses == 1;
-	int64_t at = sum_at(slot, sum), all = block->elements * 4;
+	int64_t at = sum_at(slot, sum), all = lower_elements(to, sum / 2) * 4;
 	struct rh_place from = lower_bytes(slot->device, RH_ROOM_SUMS, sum, at, 0);
-	struct rh_place where =
-	        is_final ? lower_bytes(-1, RH_ROOM_HOST_GRADIENT, sum / 2, 0, 0) : lower_bytes(-1, RH_ROOM_HOST_SUM, sum, 0, 0);
+	struct rh_place where = is_final ? gradient_place(to, sum / 2) : lower_bytes(-1, RH_ROOM_HOST_SUM, sum, 0, 0);
 	lower_await(to, lower_lane_of(slot, RH_STREAM_GRADIENTS), lower_last_of(slot, RH_STREAM_COMPUTE), RH_WAIT_NEEDS);
 	to->summed[sum] = slot->state->sums_sent = send_down(slot, sum, from, where, 0, all);
 	if (is_final) /* a block of two uses arrives when the step is over */
-		lower_arrived(to, sum / 2, slot->step, to->summed[sum], slot->device);
+		lower_arrived(to, sum / 2, slot->step, to->summed[sum], slot->device, where);
 }
 
 /* Sends a finished sum to the store: after the last round as the gradient, in the store's dtype; before, or where a block's two uses are
@@ -427,7 +469,7 @@ static void begin_sums(struct lower_slot *slot)
 	lower_await(to, lane, on->sums_read, RH_WAIT_NEEDS);
 	slot->adds = !clears;
 	for (int sum = 2 * model->blocks - 1; sum >= 0; sum--) {
-		int64_t at = to->offset[sum] * 4, bytes = model->block[sum / 2].elements * 4;
+		int64_t at = to->offset[sum] * 4, bytes = lower_elements(to, sum / 2) * 4;
 		if (at < 0)
 			continue;
 		if (clears)
@@ -466,10 +508,10 @@ void lower_bulk_gap(struct lower_slot *slot, int64_t k)
 		int64_t bytes;
 		on->next_piece += rh_transfer_joined(piece, on->pieces - on->next_piece, &bytes) - 1;
 		on->rounded_sent = send_down(slot, from->sum, lower_bytes(slot->device, RH_ROOM_ROUNDED, from->sum, from->offset, 0),
-		                             lower_bytes(-1, RH_ROOM_HOST_GRADIENT, from->sum / 2, 0, 0), piece->first, bytes);
+		                             from->to, piece->first, bytes);
 		from->left -= bytes;
 		if (!from->left)
-			lower_arrived(slot->lowering, from->sum / 2, from->step, on->rounded_sent, slot->device);
+			lower_arrived(slot->lowering, from->sum / 2, from->step, on->rounded_sent, slot->device, from->to);
 	}
 	if (on->next_piece == on->pieces && on->pieces)
 		on->pieces = on->downloads = on->next_piece = 0;

@@ -77,7 +77,7 @@ static int await_uploads(struct lowering *to, int lane, int block)
 	return count;
 }
 
-void lower_arrived(struct lowering *to, int block, int64_t step, int64_t downloaded, int device)
+void lower_arrived(struct lowering *to, int block, int64_t step, int64_t downloaded, int device, struct rh_place where)
 {
 	int lane = gradient_lane(to, block);
 	if (!to->options->updater && !to->call.is_local)
@@ -90,6 +90,8 @@ void lower_arrived(struct lowering *to, int block, int64_t step, int64_t downloa
 	struct rh_command arrived = lower_command_on(RH_COMMAND_GRADIENT_ARRIVED, lane, step);
 	arrived.block = block;
 	arrived.sender = device;
+	if (where.room == RH_ROOM_HOST_ROWS)
+		arrived.source = where;
 	to->block[block].arrival = lower_add(to, &arrived);
 	RH_ASSERT(!to->call.is_local || !to->block[block].arrived); /* the previous update is published */
 	to->block[block].arrived = 1;
@@ -161,7 +163,7 @@ void lower_fold(struct lowering *to, int64_t step)
 			whole = fold_pieces(to, step);
 		else
 			lower_await(to, gradient_lane(to, b), to->summed[2 * b], RH_WAIT_NEEDS);
-		lower_arrived(to, b, step, whole, -1);
+		lower_arrived(to, b, step, whole, -1, lower_nowhere());
 	}
 	to->unsent_sum.block = -1;
 }

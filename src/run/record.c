@@ -35,6 +35,7 @@ void rh_record_rooms(const struct rh_executor *executor, struct rh_check_options
 	out->room[RH_ROOM_RECORD] = (struct rh_room_size){needs->records, needs->bytes_each};
 	if (options->page_bytes)
 		out->room[RH_ROOM_HOST_FRAME] = (struct rh_room_size){LOWER_FRAMES, options->page_bytes};
+	out->room[RH_ROOM_HOST_ROWS] = (struct rh_room_size){run_table_steps(options), run_table_stride(options)};
 	out->room[RH_ROOM_HOST_FOLD] = (struct rh_room_size){2, LOWER_FOLD_ELEMENTS * 4};
 }
 

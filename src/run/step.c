@@ -312,6 +312,7 @@ static int issue(struct rh_executor *executor, const struct rh_micro_batch *batc
 	                          .updates = executor->trains && updater && rh_updater_is_open(updater),
 	                          .clips = executor->trains && updater && rh_updater_clips(updater)};
 	run_copy_inputs(executor, &executor->book[executor->first], batch, count);
+	call.table = run_table_begin(executor, &executor->book[executor->first]);
 	struct lowering *lowering = &executor->lowering;
 	int turn = executor->turn,
 	    rc = rh_dispatch_call(&lowering->limits.dispatch, executor->trains, count, &executor->turn, &lowering->program);

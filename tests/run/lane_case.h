@@ -314,7 +314,9 @@ static inline int lane_session_open(struct lane_run *run, int64_t most_ram)
 {
 	const struct rh_workload work = lane_workload(run->is);
 	run->deep.rig.config.max_ram = most_ram;
-	int rc = rh_session_simulate(&run->deep.rig.config, &run->machine, &run->session);
+	int rc = setenv(RH_HOOK_TABLE_ROWS, run->is->seed % 2 ? "1" : "0", 1);
+	assert_int_equal(rc, 0);
+	rc = rh_session_simulate(&run->deep.rig.config, &run->machine, &run->session);
 	if (!rc)
 		rc = lane_check_chunks(run);
 	if (!rc && run->is->boxes)

@@ -33,6 +33,7 @@ struct lane_machine {
 	uint64_t told;                              /* sum over all outputs */
 	uint64_t norm[LANE_NORMS];                  /* of each step: sum over the gradients that have arrived */
 	uint64_t scale[LANE_NORMS];                 /* of each step that clips: the norm, once it is known */
+	struct rh_place rows[LANE_NORMS];           /* of each training step: where its table travels by rows; else in no room */
 	int clips;
 	int64_t *arrived; /* of each block: step + 1 of the gradient that the optimizer knows of and has not taken, 0 none */
 	int broken;       /* a place that there is not */
@@ -48,6 +49,13 @@ static inline uint64_t lane_mix(uint64_t hash, uint64_t with)
 static inline int lane_of_device(int room)
 {
 	return room >= RH_ROOM_WEIGHTS && room <= RH_ROOM_CACHE;
+}
+
+/* The rows that stand for a block in the command's step; NULL: it travels whole. */
+static inline const struct rh_place *lane_rows(const struct lane_machine *machine, const struct rh_command *command, int b)
+{
+	const struct rh_place *rows = &machine->rows[command->step >= 0 ? command->step % LANE_NORMS : 0];
+	return command->step >= 0 && rows->room && b == rh_model_table(machine->options->model) ? rows : NULL;
 }
 
 static inline int64_t lane_block_bytes(const struct rh_model *model, int room, int number)
@@ -248,11 +256,12 @@ static inline uint64_t lane_read_weights(struct lane_machine *machine, const str
 			int b = model->layer[l].block[which];
 			int is_read =
 			        b >= 0 && (command->kind != RH_COMMAND_DEQUANTISE || rh_block_plain_bytes(&model->block[b], model->dtype));
+			const struct rh_place *rows = b < 0 ? NULL : lane_rows(machine, command, b);
 			if (is_read && machine->offset[b] >= 0)
 				hash = lane_read(machine, hash,
 				                 lane_own(machine, command, RH_ROOM_WEIGHTS, b,
 				                          command->operands.weights + machine->offset[b],
-				                          rh_block_bytes(&model->block[b], model->dtype)));
+				                          rows ? rows->bytes : rh_block_bytes(&model->block[b], model->dtype)));
 		}
 	return hash;
 }
@@ -290,8 +299,9 @@ static inline void lane_add_sums(struct lane_machine *machine, const struct rh_c
 			    (command->kind == RH_COMMAND_WEIGHT_GRADIENT && model->layer[l].kind == RH_LAYER_HEAD))
 				continue;
 			sum = 2 * b + model->layer[l].use[which];
-			struct lane_range range =
-			        lane_own(machine, command, RH_ROOM_SUMS, sum, 4 * machine->offset[sum], 4 * model->block[b].elements);
+			const struct rh_place *rows = lane_rows(machine, command, b);
+			int64_t elements = rows ? rows->bytes / rh_dtype_bytes(model->dtype, 1) : model->block[b].elements;
+			struct lane_range range = lane_own(machine, command, RH_ROOM_SUMS, sum, 4 * machine->offset[sum], 4 * elements);
 			lane_write(machine, range, lane_mix(lane_read(machine, 3, range), lane_mix(hash, (uint64_t)sum)));
 		}
 }
@@ -406,10 +416,13 @@ static inline void lane_compute(struct lane_machine *machine, const struct rh_co
 		lane_add_sums(machine, command, command->hi - 1, hash);
 }
 
-static inline uint64_t lane_read_gradient(struct lane_machine *machine, int b, uint64_t hash)
+static inline uint64_t lane_read_gradient(struct lane_machine *machine, const struct rh_command *command, uint64_t hash)
 {
 	const struct rh_model *model = machine->options->model;
+	int b = command->block;
 	int64_t elements = model->block[b].elements;
+	if (lane_rows(machine, command, b))
+		return lane_read(machine, hash, lane_range(machine, *lane_rows(machine, command, b)));
 	if (model->block[b].uses == 2 && (machine->options->crosses_rounds || model->block[b].shared)) {
 		for (int use = 0; use < 2; use++)
 			hash = lane_read(machine, hash,
@@ -439,13 +452,13 @@ static inline void lane_update(struct lane_machine *machine, const struct rh_com
 	else if (!is_ready)
 		machine->arrived[b] = 0;
 	if (command->kind == RH_COMMAND_GRADIENT_ARRIVED) /* its squares */
-		machine->norm[command->step % LANE_NORMS] += lane_read_gradient(machine, b, 5);
+		machine->norm[command->step % LANE_NORMS] += lane_read_gradient(machine, command, 5);
 	else if (updates)
 		lane_write(machine, master,
-		           lane_mix(lane_read(machine, lane_read_gradient(machine, b, hash), master),
+		           lane_mix(lane_read(machine, lane_read_gradient(machine, command, hash), master),
 		                    machine->scale[command->step % LANE_NORMS]));
 	else if (!is_ready) /* the moments */
-		machine->told += lane_mix(lane_read_gradient(machine, b, hash), (uint64_t)b);
+		machine->told += lane_mix(lane_read_gradient(machine, command, hash), (uint64_t)b);
 	if (is_ready) { /* perhaps for a step that does not come */
 		struct rh_place place = {RH_ROOM_HOST_WEIGHTS, -1, b, 0, lane_block_bytes(model, RH_ROOM_HOST_WEIGHTS, b)};
 		uint64_t published = lane_read(machine, 7, master);
@@ -491,6 +504,9 @@ static inline void lane_do(struct lane_machine *machine, const struct rh_command
 	case RH_COMMAND_READ:
 	case RH_COMMAND_WRITE:
 		lane_carry(machine, lane_range(machine, command->source), lane_range(machine, command->target));
+		if (command->target.room == RH_ROOM_WEIGHTS &&
+		    lane_rows(machine, command, command->target.number)) /* it goes through them */
+			machine->told += lane_read(machine, 29, lane_range(machine, *lane_rows(machine, command, command->target.number)));
 		break;
 	case RH_COMMAND_INPUT:
 		lane_write(machine, lane_range(machine, command->target),
@@ -563,6 +579,21 @@ static inline void lane_begin_command(struct lane_machine *machine, const struct
 	}
 }
 
+/* A step's inputs all say where its table travels by rows, or none does. */
+static inline void lane_find_rows(struct lane_machine *machine, const struct rh_lanes *lanes)
+{
+	memset(machine->rows, 0, sizeof machine->rows);
+	for (int64_t i = 0; i < lanes->commands; i++) {
+		const struct rh_command *command = &lanes->command[i];
+		struct rh_place *rows = &machine->rows[command->step >= 0 ? command->step % LANE_NORMS : 0];
+		if (command->kind != RH_COMMAND_INPUT || !command->source.room)
+			continue;
+		(void)lane_range(machine, command->source);
+		machine->broken |= rows->room && (rows->number != command->source.number || rows->first != command->source.first);
+		*rows = command->source;
+	}
+}
+
 /* All weights as they are loaded, nothing else. */
 static inline void lane_machine_reset(struct lane_machine *machine, const struct rh_lanes *lanes)
 {
@@ -581,6 +612,7 @@ static inline void lane_machine_reset(struct lane_machine *machine, const struct
 		struct rh_place place = {rooms[i % 2], -1, b, 0, lane_block_bytes(model, rooms[i % 2], b)};
 		lane_write(machine, lane_range(machine, place), lane_mix(17, (uint64_t)b));
 	}
+	lane_find_rows(machine, lanes);
 }
 
 /* What a run has come to; 0: it broke off. */

@@ -63,7 +63,7 @@ static void test_recorded_runs_pass_the_checker(void **state)
 	int ran = 0, absent = 0, faults = 0;
 	struct {
 		int capped, weights, activations, generating, boxes, shared, delayed, packed, in_arena, saved, prepared, chunks,
-		        spilled_chunks, narrow, shared_saved;
+		        spilled_chunks, narrow, shared_saved, rows, trained_rows;
 	} kinds = {0};
 	int64_t seed = first;
 	for (; ran < count; seed++) {
@@ -106,6 +106,8 @@ static void test_recorded_runs_pass_the_checker(void **state)
 		kinds.weights += reads_pages(lanes);
 		kinds.activations += writes_records(lanes);
 		kinds.saved += brings_activations_back(lanes);
+		kinds.rows += run.session.plan.executor.table_rows > 0;
+		kinds.trained_rows += has_command(lanes, RH_COMMAND_GRADIENT_ARRIVED, RH_ROOM_HOST_ROWS);
 		kinds.shared_saved += is.devices > 1 && brings_activations_back(lanes);
 		commands += lanes->commands;
 		waits += lanes->waits;
@@ -122,14 +124,15 @@ static void test_recorded_runs_pass_the_checker(void **state)
 	       "half of a tied table; %d with updates beside the stages; %d with packed weights, which %d make plain for each product; %d "
 	       "save activations, %d of them on several devices; %d of texts in chunks, %d of these with activations on NVMe; %d prepare "
 	       "weights "
-	       "for 8-bit products; %d with layers' inputs in 8 bits\n",
+	       "for 8-bit products; %d with layers' inputs in 8 bits; %d whose table travels by rows, %d of these trained\n",
 	       most, kinds.capped, kinds.weights, kinds.activations, kinds.generating, kinds.boxes, kinds.shared, kinds.delayed,
 	       kinds.packed, kinds.in_arena, kinds.saved, kinds.shared_saved, kinds.chunks, kinds.spilled_chunks, kinds.prepared,
-	       kinds.narrow);
+	       kinds.narrow, kinds.rows, kinds.trained_rows);
 	assert_int_equal(faults, 0);
 	assert_true(ran > absent);
 	assert_true(count < 500 || (kinds.packed > kinds.in_arena && kinds.in_arena && kinds.saved > kinds.shared_saved &&
-	                            kinds.shared_saved && kinds.chunks && kinds.spilled_chunks && kinds.prepared && kinds.narrow));
+	                            kinds.shared_saved && kinds.chunks && kinds.spilled_chunks && kinds.prepared && kinds.narrow &&
+	                            kinds.rows > kinds.trained_rows && kinds.trained_rows > 20));
 }
 
 /* Runs the seed's configuration, which the checker passes. */

@@ -183,6 +183,7 @@ static int start(struct rh_session *session, struct rh_config *config, const cha
 	                             .nvme_dirs = {.item = group_drives.name, .count = 2}};
 	check_ok(rh_session_open(config, RH_SESSION_TRAINS, session));
 	setenv("RH_SPILL_ELEMENTS", "262144", 1);
+	setenv("RH_TABLE_ROWS", "0", 1); /* rows take memory where there is some left */
 	return rh_session_start(session, &work);
 }
 
