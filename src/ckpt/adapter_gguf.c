@@ -61,8 +61,8 @@ static int write_row(struct writer *writer, const float *values, int64_t cols)
 	return rh_gguf_out_write(writer->out, writer->bytes, bytes);
 }
 
-/* Rows of B that a tensor of the file has, and which of them is its row `row`. A weight that is two tensors there has them as halves 0 and 1:
- * of experts' gates and ups, which one adapter changes together, or of a matrix whose last rows are a tensor of their own. */
+/* Rows of B that a tensor of the file has, and which of them is its row `row`. A weight that is two tensors there has them as halves 0 and
+ * 1: experts' gates and ups, which one adapter changes together, or a matrix whose last rows are a tensor of their own. */
 static int64_t rows_in(const struct source_entry *entry, const struct lora_pair *pair, int half)
 {
 	if (pair->kind != LORA_OWN)

@@ -47,7 +47,7 @@ struct source_entry {
 	char *stored2;       /* the model's rows (a bias's elements) are alternately `stored`'s and this tensor's; NULL: all `stored`'s */
 	int64_t second; /* the model's rows, in its own order (groups), are `stored`'s up to there and then stored2's; 0: they alternate */
 	struct rh_row_groups groups;
-	int are_halves;      /* not alternately: of each expert the first half are `stored`'s. Such files are written, not read */
+	int are_halves; /* not alternately: of each expert the first half are `stored`'s. Such files are written, not read */
 	const struct rh_file_in *file2;
 	enum rh_dtype dtype2;
 	int64_t offset2;
