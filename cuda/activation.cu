@@ -12,9 +12,10 @@
 #include "cuda/kernels.h"
 
 struct activation_args {
-	const void *x, *dy; /* gu and da of GLU */
-	void *y, *dx;       /* a and dgu */
-	float *dot;
+	const void *x, *dy;         /* gu and da of GLU */
+	void *y, *dx;               /* a and dgu */
+	float *dot, *amax, *y_amax; /* amax: of a, or of dgu, and then y_amax of a; a number a warp's chunks; or NULL */
+	int64_t amax_stride, y_amax_stride;
 	int64_t x_stride, dy_stride, y_stride, dx_stride, dot_stride, rows, cols;
 	float cap; /* of tanh: 1 where there is none */
 	int aligned;
@@ -96,22 +97,45 @@ template <int ACT> RH_DEVICE float limited_up(float up)
 	return ACT == RH_ACT_GPT_OSS ? fminf(fmaxf(up, -RH_GPT_OSS_LIMIT), RH_GPT_OSS_LIMIT) + 1 : up;
 }
 
+static_assert(RH_GLU_RUN == CHUNK_BLOCK_WIDTH * CHUNK, "a warp has a run");
+
+/* Of a warp's numbers. */
+template <typename T> RH_DEVICE void leave_amax(float *amax, uint32_t most)
+{
+	most = lanes_largest(most, RH_WARP);
+	if (threadIdx.x == 0)
+		*amax = stored_magnitude<T>(most);
+}
+
 template <typename T, int ACT> CHUNK_KERNEL glu_forward(struct activation_args a)
 {
 	int64_t i = chunk_of_row() * CHUNK, left = a.cols - i;
-	for (int64_t row = chunk_first_row(); row < a.rows && left > 0; row += chunk_row_step()) {
-		struct gated in = gated_load<T, ACT>((const T *)a.x + row * a.x_stride, i, a.cols, a.aligned);
+	for (int64_t row = chunk_first_row(); row < a.rows; row += chunk_row_step()) {
+		struct gated in = {};
+		if (left > 0)
+			in = gated_load<T, ACT>((const T *)a.x + row * a.x_stride, i, a.cols, a.aligned);
 		RH_UNROLL
 		for (int k = 0; k < CHUNK; k++)
 			in.gate.v[k] = curve_of<ACT>(limited_gate<ACT>(in.gate.v[k])).value * limited_up<ACT>(in.up.v[k]);
-		chunk_store((T *)a.y + row * a.y_stride + i, in.gate, left, a.aligned);
+		if (left > 0)
+			chunk_store((T *)a.y + row * a.y_stride + i, in.gate, left, a.aligned);
+		if (a.amax)
+			leave_amax<T>(a.amax + row * a.amax_stride + blockIdx.x, chunk_largest(0, in.gate));
 	}
 }
 
+/* The largest magnitudes of a thread's chunks. */
+struct glu_largest {
+	uint32_t dgu, a;
+};
+
 /* 8 results of a row from column i on; the sum of da times a. dgu may be gu, a may be da: a thread has read what it overwrites. */
-template <typename T, int ACT> RH_DEVICE float glu_gradient_chunk(const struct activation_args &a, int64_t row, int64_t i)
+template <typename T, int ACT>
+RH_DEVICE float glu_gradient_chunk(const struct activation_args &a, int64_t row, int64_t i, struct glu_largest *most)
 {
 	int64_t left = a.cols - i;
+	if (left <= 0)
+		return 0;
 	struct gated in = gated_load<T, ACT>((const T *)a.x + row * a.x_stride, i, a.cols, a.aligned);
 	struct chunk d = chunk_load((const T *)a.dy + row * a.dy_stride + i, left, a.aligned);
 	float sum = 0;
@@ -128,14 +152,30 @@ template <typename T, int ACT> RH_DEVICE float glu_gradient_chunk(const struct a
 	gated_store<T, ACT>((T *)a.dx + row * a.dx_stride, i, a.cols, in, a.aligned);
 	if (a.y)
 		chunk_store((T *)a.y + row * a.y_stride + i, d, left, a.aligned);
+	if (a.amax)
+		most->dgu = chunk_largest(chunk_largest(0, in.gate), in.up);
+	if (a.y_amax)
+		most->a = chunk_largest(0, d);
 	return sum;
+}
+
+/* Of a warp's chunks, which are number `run` of its row's runs. */
+template <typename T>
+RH_DEVICE void glu_leave_amax(const struct activation_args &a, int64_t row, int64_t run, const struct glu_largest &most)
+{
+	if (a.amax)
+		leave_amax<T>(a.amax + row * a.amax_stride + run, most.dgu);
+	if (a.y_amax)
+		leave_amax<T>(a.y_amax + row * a.y_amax_stride + run, most.a);
 }
 
 template <typename T, int ACT> CHUNK_KERNEL glu_gradient(struct activation_args a)
 {
-	int64_t i = chunk_of_row() * CHUNK;
-	for (int64_t row = chunk_first_row(); row < a.rows && i < a.cols; row += chunk_row_step())
-		glu_gradient_chunk<T, ACT>(a, row, i);
+	for (int64_t row = chunk_first_row(); row < a.rows; row += chunk_row_step()) {
+		struct glu_largest most = {};
+		glu_gradient_chunk<T, ACT>(a, row, chunk_of_row() * CHUNK, &most);
+		glu_leave_amax<T>(a, row, blockIdx.x, most);
+	}
 }
 
 /* With dot. A warp a row. */
@@ -143,8 +183,11 @@ template <typename T, int ACT> CHUNK_KERNEL glu_gradient_dot(struct activation_a
 {
 	for (int64_t row = chunk_first_row(); row < a.rows; row += chunk_row_step()) {
 		float sum = 0;
-		for (int64_t i = (int64_t)threadIdx.x * CHUNK; i < a.cols; i += CHUNK_BLOCK_WIDTH * CHUNK)
-			sum += glu_gradient_chunk<T, ACT>(a, row, i);
+		for (int64_t run = 0; run * RH_GLU_RUN < a.cols; run++) {
+			struct glu_largest most = {};
+			sum += glu_gradient_chunk<T, ACT>(a, row, run * RH_GLU_RUN + threadIdx.x * CHUNK, &most);
+			glu_leave_amax<T>(a, row, run, most);
+		}
 		sum = rh_warp_sum(sum);
 		if (threadIdx.x == 0)
 			a.dot[row * a.dot_stride] = sum;
@@ -264,6 +307,7 @@ extern "C" int cuda_glu(const struct rh_op *op, CUstream_st *stream)
 {
 	struct activation_args a = forward_args(op);
 	a.aligned = halves_aligned(op->operand, 2, a.cols);
+	a.amax = (float *)op->operand[RH_GLU_AMAX].data, a.amax_stride = op->operand[RH_GLU_AMAX].stride;
 	return run(op, &a, GLU_FORWARD, stream);
 }
 
@@ -273,6 +317,9 @@ extern "C" int cuda_glu_backward(const struct rh_op *op, CUstream_st *stream)
 	a.aligned = halves_aligned(op->operand, 4, a.cols);
 	a.dot = (float *)op->operand[RH_GLU_BACKWARD_DOT].data;
 	a.dot_stride = op->operand[RH_GLU_BACKWARD_DOT].stride;
+	const struct rh_view dgu = op->operand[RH_GLU_BACKWARD_DGU_AMAX], of_a = op->operand[RH_GLU_BACKWARD_A_AMAX];
+	a.amax = (float *)dgu.data, a.amax_stride = dgu.stride;
+	a.y_amax = (float *)of_a.data, a.y_amax_stride = of_a.stride;
 	return run(op, &a, GLU_GRADIENT, stream);
 }
 

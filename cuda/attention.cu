@@ -19,7 +19,21 @@
  * Sums: mma's within 16 keys, then in ascending order of tiles: a function of the shapes and, where there is a window, of M. Probabilities
  * are rounded to bf16 for the second product; the denominator is the sum of the unrounded ones. */
 #include "cuda/attention_softmax.h"
+#include "cuda/chunk.h"
 #include "cuda/kernels.h"
+
+/* The largest magnitude of a row of o, as it is stored. */
+template <int D> RH_DEVICE float row_magnitude(const float (&o)[D / 8][4], int half, float factor)
+{
+	uint32_t most = 0;
+	RH_UNROLL
+	for (int n = 0; n < D / 8; n++) {
+		RH_UNROLL
+		for (int e = 0; e < 2; e++)
+			most = larger_magnitude(most, o[n][2 * half + e] * factor);
+	}
+	return stored_magnitude<rh_bf16>(lanes_largest(most, 4)); /* the four lanes that share a row */
+}
 
 /* In elements: a tile of keys, one of values, and queries, which pass through the values' place where registers then hold them. */
 template <int D, int M, int THREADS> struct forward_layout {
@@ -115,6 +129,11 @@ template <int D, int M, int THREADS> RH_KERNEL(THREADS, 2 * ATTENTION_THREADS / 
 			int i = own + m * 16 + half * 8;
 			if (at.lane % 4 == 0 && i <= last)
 				*attention_at<float>(a.lse, t.q0 + i, at.head) = lse[half];
+			if (!a.amax.data)
+				continue;
+			float most = row_magnitude<D>(o[m], half, factor[half]);
+			if (at.lane % 4 == 0 && i <= last)
+				*attention_at<float>(a.amax, t.q0 + i, at.head) = most;
 		}
 		tile_store<D>(a.o, t.q0 + t.first + at.warp_row + m * 16, at.col, t.rows - at.warp_row - m * 16, store + m * 16 * D, o[m],
 		              factor);
@@ -166,6 +185,8 @@ static struct attention_args args_of(const struct rh_op *op)
 	a.start_k = view[RH_ATTENTION_START_K];
 	a.o = view[RH_ATTENTION_O];
 	a.lse = view[RH_ATTENTION_LSE];
+	if (op->kind == RH_OP_ATTENTION)
+		a.amax = view[RH_ATTENTION_AMAX];
 	a.sink = op->kind == RH_OP_ATTENTION ? view[RH_ATTENTION_SINK].data : view[RH_ATTENTION_BACKWARD_SINK].data;
 	a.heads = (int)op->attention.heads;
 	a.kv_heads = (int)op->attention.kv_heads;

@@ -12,6 +12,7 @@
  * Sums ascend over the other side's rows; those of dk and dv go over tiles of STREAMED queries, counted from the document's first, the last
  * tile first. */
 #include "cuda/attention_tile.h"
+#include "cuda/chunk.h"
 
 enum {
 	THREADS = 128,
@@ -178,6 +179,17 @@ template <typename T, typename S, int COLUMNS> RH_KERNEL(THREADS, 2) attention_p
 			        total > 0 ? largest[r] + logf(total) : -INFINITY;
 	}
 	store<T>(a.o, t.q0 + t.first + at.warp_row, at.col, t.rows - at.warp_row, o, factor, a.dim);
+	RH_UNROLL
+	for (int r = 0; r < ROWS && a.amax.data; r++) {
+		uint32_t most = 0;
+		RH_UNROLL
+		for (int n = 0; n < COLUMNS; n++)
+			if (n * RH_WARP + at.lane < a.dim)
+				most = larger_magnitude(most, o[r][n] * factor[r]);
+		most = lanes_largest(most, RH_WARP);
+		if (at.lane == 0 && at.warp_row + r < t.rows)
+			*attention_at<float>(a.amax, t.q0 + t.first + at.warp_row + r, at.head) = stored_magnitude<T>(most);
+	}
 }
 
 /* Writes delta too, which attention_plain_dk_dv reads: a warp a row. */

@@ -13,12 +13,12 @@ struct attention_part {
 
 /* More than 20 members: the operands of forward and backward, as a kernel takes them. */
 struct attention_args {
-	struct rh_view q, k, v, start_q, start_k, o, lse;
-	const void *sink;                      /* (heads) of q's dtype, or NULL */
-	struct rh_view d_o, delta, dq, dk, dv; /* of the backward alone */
-	struct rh_view dk_sum, dv_sum;         /* no data, or where runs of a document add up */
-	struct rh_view space;                  /* of the pass: RH_ATTENTION_BACKWARD_SPACE, or no data */
-	float *dsink;                          /* (heads), or NULL */
+	struct rh_view q, k, v, start_q, start_k, o, lse, amax; /* amax: of the forward, or no data */
+	const void *sink;                                       /* (heads) of q's dtype, or NULL */
+	struct rh_view d_o, delta, dq, dk, dv;                  /* of the backward alone */
+	struct rh_view dk_sum, dv_sum;                          /* no data, or where runs of a document add up */
+	struct rh_view space;                                   /* of the pass: RH_ATTENTION_BACKWARD_SPACE, or no data */
+	float *dsink;                                           /* (heads), or NULL */
 	struct attention_part part;
 	int head_parts, row_parts;       /* of struct rh_op */
 	int dim, heads, kv_heads, group; /* group: query heads that read one key head */

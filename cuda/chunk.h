@@ -51,6 +51,37 @@ template <typename T> RH_DEVICE void chunk_store(T *at, const struct chunk &chun
 	}
 }
 
+/* Bits of magnitudes have the order of the numbers, infinity above them and NaN above that. */
+RH_DEVICE uint32_t larger_magnitude(uint32_t most, float value)
+{
+	uint32_t bits = rh_float_bits(value) & 0x7fffffffu;
+	return bits > most ? bits : most;
+}
+
+RH_DEVICE uint32_t chunk_largest(uint32_t most, const struct chunk &chunk)
+{
+	RH_UNROLL
+	for (int k = 0; k < CHUNK; k++)
+		most = larger_magnitude(most, chunk.v[k]);
+	return most;
+}
+
+/* Over runs of `lanes` lanes, a power of two. All lanes of the warp come here. */
+RH_DEVICE uint32_t lanes_largest(uint32_t most, int lanes)
+{
+	for (int mask = lanes / 2; mask; mask /= 2) {
+		uint32_t other = rh_shuffle_xor(most, mask);
+		most = other > most ? other : most;
+	}
+	return most;
+}
+
+/* The magnitude as an amax has it, of numbers that are stored as T: rounding keeps their order. */
+template <typename T> RH_DEVICE float stored_magnitude(uint32_t most)
+{
+	return rh_to_float(rh_from_float<T>(rh_bits_float(most)));
+}
+
 /* Whether all rows of the views begin on 16 bytes, absent ones aside. */
 static inline int chunk_aligned(const struct rh_view *view, int views)
 {

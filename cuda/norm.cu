@@ -27,11 +27,23 @@ struct norm_args {
 	const void *x, *w, *dy, *add;
 	void *y, *dx, *sum;      /* sum: of x and add, which the forward leaves and takes the norm of */
 	float *rstd, *dw, *part; /* part: (blocks,n) of rmsnorm_backward_kept */
+	float *amax, *y_amax;    /* of y, or of dx and y; or NULL */
+	int64_t amax_stride, y_amax_stride;
 	int64_t x_stride, y_stride, sum_stride, dy_stride, add_stride, dx_stride, rstd_stride;
 	int64_t vectors, groups, n;
 	float epsilon, offset;
 	int aligned; /* every vector begins on 16 bytes */
 };
+
+/* A vector's, where there is an amax. All its threads come here. */
+template <typename T, int PER_VECTOR, int TURN> RH_DEVICE void leave_amax(float *amax, int64_t at, int64_t first, uint32_t most)
+{
+	if (!amax)
+		return;
+	most = vector_largest<PER_VECTOR, TURN>(most);
+	if (first == 0)
+		amax[at] = stored_magnitude<T>(most);
+}
 
 /* ADDS: of x + add, rounded. Each thread reads again only what it has itself stored. */
 template <typename T, int PER_VECTOR, bool ADDS> RH_KERNEL(NORM_THREADS, 4) rmsnorm_forward(struct norm_args a)
@@ -61,13 +73,17 @@ template <typename T, int PER_VECTOR, bool ADDS> RH_KERNEL(NORM_THREADS, 4) rmsn
 		return;
 	if (p.first == 0)
 		a.rstd[p.row * a.rstd_stride + p.group] = rstd;
+	uint32_t most = 0;
 	for (int64_t i = p.first; i < a.n; i += step) {
 		struct chunk c = chunk_load(ADDS ? total + i : x + i, a.n - i, a.aligned), scale = chunk_load(w + i, a.n - i, a.aligned);
 		RH_UNROLL
 		for (int k = 0; k < CHUNK; k++)
 			c.v[k] = c.v[k] * rstd * (a.offset + scale.v[k]);
 		chunk_store(y + i, c, a.n - i, a.aligned);
+		if (a.amax)
+			most = chunk_largest(most, c);
 	}
+	leave_amax<T, PER_VECTOR, 0>(a.amax, p.row * a.amax_stride + p.group, p.first, most);
 }
 
 /* With xhat = x rstd and s = dy w: dx = add + rstd (s - xhat mean(s xhat)). dx may be dy or add: a chunk is written by the thread that
@@ -94,6 +110,7 @@ template <typename T, int PER_VECTOR> RH_KERNEL(NORM_THREADS, 4) rmsnorm_backwar
 	T *dx = (T *)a.dx + p.row * a.dx_stride + p.group * a.n;
 	T *y = a.y ? (T *)a.y + p.row * a.y_stride + p.group * a.n : NULL;
 	const T *add = a.add ? (const T *)a.add + p.row * a.add_stride + p.group * a.n : NULL;
+	uint32_t most = 0, most_y = 0;
 	for (int64_t i = p.first; i < a.n; i += step) {
 		int64_t left = a.n - i;
 		struct chunk c = chunk_load(x + i, left, a.aligned), s = chunk_load(dy + i, left, a.aligned);
@@ -109,7 +126,13 @@ template <typename T, int PER_VECTOR> RH_KERNEL(NORM_THREADS, 4) rmsnorm_backwar
 		chunk_store(dx + i, s, left, a.aligned);
 		if (y)
 			chunk_store(y + i, c, left, a.aligned);
+		if (a.amax)
+			most = chunk_largest(most, s);
+		if (a.y_amax)
+			most_y = chunk_largest(most_y, c);
 	}
+	leave_amax<T, PER_VECTOR, 0>(a.amax, p.row * a.amax_stride + p.group, p.first, most);
+	leave_amax<T, PER_VECTOR, 1>(a.y_amax, p.row * a.y_amax_stride + p.group, p.first, most_y);
 }
 
 /* dy x rstd of elements [i, i+8) of a vector. */
@@ -229,15 +252,19 @@ rmsnorm_forward_kept(struct norm_args a)
 	float rstd = 1 / sqrtf(vector_sum<PER_VECTOR>(squares) / (float)a.n + a.epsilon);
 	if (lane.first == 0)
 		a.rstd[row * a.rstd_stride + (vector - row * a.groups)] = rstd;
+	uint32_t most = 0;
 	RH_UNROLL
 	for (int c = 0; c < CHUNKS; c++) {
 		rh_vec<rh_bf16> y;
 		RH_UNROLL
-		for (int k = 0; k < CHUNK; k++)
+		for (int k = 0; k < CHUNK; k++) {
 			y.v[k] = rh_from_float<rh_bf16>(rh_to_float(x.v[c].v[k]) * rstd * (a.offset + rh_to_float(w.v[c].v[k])));
+			most = larger_magnitude(most, rh_to_float(y.v[k]));
+		}
 		if (c * step < left)
 			rh_store16((rh_bf16 *)a.y + row * a.y_stride + at + c * step, y);
 	}
+	leave_amax<rh_bf16, PER_VECTOR, 0>(a.amax, row * a.amax_stride + (vector - row * a.groups), lane.first, most);
 }
 
 /* The terms of a vector's dx. */
@@ -303,6 +330,7 @@ rmsnorm_backward_kept(struct norm_args a)
 				sum += rh_to_float(now.dy.v[c].v[k]) * (a.offset + rh_to_float(scale.v[k])) * rh_to_float(now.x.v[c].v[k]);
 		}
 		float mean = vector_sum<PER_VECTOR>(sum) * rstd / (float)n;
+		uint32_t most = 0, most_y = 0;
 		RH_UNROLL
 		for (int c = 0; c < CHUNKS; c++) {
 			struct chunk out, y;
@@ -323,7 +351,14 @@ rmsnorm_backward_kept(struct norm_args a)
 			chunk_store((rh_bf16 *)a.dx + row * a.dx_stride + at + c * step, out, n - own - c * step, 1);
 			if (a.y)
 				chunk_store((rh_bf16 *)a.y + row * a.y_stride + at + c * step, y, n - own - c * step, 1);
+			if (a.amax)
+				most = chunk_largest(most, out);
+			if (a.y_amax)
+				most_y = chunk_largest(most_y, y);
 		}
+		int64_t group = vector - row * a.groups;
+		leave_amax<rh_bf16, PER_VECTOR, 0>(a.amax, row * a.amax_stride + group, own, most);
+		leave_amax<rh_bf16, PER_VECTOR, 1>(a.y_amax, row * a.y_amax_stride + group, own, most_y);
 		if (PER_VECTOR > 1)
 			__syncthreads(); /* the next sum takes the place of this one's parts */
 	}
@@ -433,6 +468,7 @@ extern "C" int cuda_rmsnorm(const struct rh_op *op, CUstream_st *stream)
 	a.w = w.data;
 	a.y = y.data, a.y_stride = y.stride;
 	a.rstd = (float *)rstd.data, a.rstd_stride = rstd.stride;
+	a.amax = (float *)op->operand[RH_RMSNORM_AMAX].data, a.amax_stride = op->operand[RH_RMSNORM_AMAX].stride;
 	a.groups = op->rmsnorm.groups;
 	a.vectors = x.rows * a.groups;
 	a.n = w.cols;
@@ -457,6 +493,7 @@ extern "C" int cuda_add_rmsnorm(const struct rh_op *op, CUstream_st *stream)
 	a.y = view[RH_ADD_RMSNORM_Y].data, a.y_stride = view[RH_ADD_RMSNORM_Y].stride;
 	a.w = view[RH_ADD_RMSNORM_W].data;
 	a.rstd = (float *)view[RH_ADD_RMSNORM_RSTD].data, a.rstd_stride = view[RH_ADD_RMSNORM_RSTD].stride;
+	a.amax = (float *)view[RH_ADD_RMSNORM_AMAX].data, a.amax_stride = view[RH_ADD_RMSNORM_AMAX].stride;
 	a.groups = 1;
 	a.vectors = view[RH_ADD_RMSNORM_A].rows;
 	a.n = view[RH_ADD_RMSNORM_A].cols;
@@ -489,6 +526,8 @@ extern "C" int cuda_rmsnorm_backward_within(const struct rh_op *op, void *worksp
 	a.y = y.data, a.y_stride = y.stride;
 	a.rstd = (float *)view[RH_RMSNORM_BACKWARD_RSTD].data, a.rstd_stride = view[RH_RMSNORM_BACKWARD_RSTD].stride;
 	a.dw = (float *)view[RH_RMSNORM_BACKWARD_DW].data;
+	a.amax = (float *)view[RH_RMSNORM_BACKWARD_DX_AMAX].data, a.amax_stride = view[RH_RMSNORM_BACKWARD_DX_AMAX].stride;
+	a.y_amax = (float *)view[RH_RMSNORM_BACKWARD_Y_AMAX].data, a.y_amax_stride = view[RH_RMSNORM_BACKWARD_Y_AMAX].stride;
 	a.groups = op->rmsnorm.groups;
 	a.vectors = x.rows * a.groups;
 	a.n = w.cols;

@@ -49,6 +49,22 @@ RH_DEVICE float vector_sum(float x)
 	return x;
 }
 
+/* The largest magnitude over the warps that share a vector. A barrier of theirs lies between two calls with the same TURN. */
+template <int PER_VECTOR, int TURN> RH_DEVICE uint32_t vector_largest(uint32_t most)
+{
+	most = lanes_largest(most, RH_WARP);
+	if constexpr (PER_VECTOR > 1) {
+		RH_SHARED(uint32_t, part, PER_VECTOR);
+		if (threadIdx.x % RH_WARP == 0)
+			part[threadIdx.x / RH_WARP] = most;
+		__syncthreads();
+		RH_UNROLL
+		for (int i = 0; i < PER_VECTOR; i++)
+			most = part[i] > most ? part[i] : most;
+	}
+	return most;
+}
+
 static inline unsigned norm_blocks(int64_t vectors, int per_vector)
 {
 	return (unsigned)rh_ceil_div(vectors, NORM_WARPS / per_vector);

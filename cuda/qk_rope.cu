@@ -17,8 +17,9 @@ struct qk_args {
 	void *y;              /* dx */
 	const void *dy;
 	float *rstd, *dw[2], *part; /* part: (2, QK_BLOCKS, D), or NULL */
+	float *amax;                /* of dx, or NULL */
 	const float *table;
-	int64_t x_stride, y_stride, dy_stride, rstd_stride, table_stride, rows;
+	int64_t amax_stride, x_stride, y_stride, dy_stride, rstd_stride, table_stride, rows;
 	int heads[2], half, aligned;
 	float epsilon, offset;
 };
@@ -113,17 +114,21 @@ RH_DEVICE void qk_head_backward(const struct qk_args &a, int64_t row, int head, 
 		sum += dy.low.v[k] * w.low.v[k] * x.low.v[k] + dy.high.v[k] * w.high.v[k] * x.high.v[k];
 	}
 	float mean = qk_sum<LANES>(sum) * rstd / (float)(2 * a.half);
-	if (!there)
-		return;
 	RH_UNROLL
-	for (int k = 0; k < CHUNK; k++) {
+	for (int k = 0; k < CHUNK; k++) { /* zeros where no head is */
 		float low = x.low.v[k] * rstd, high = x.high.v[k] * rstd;
 		dw->low.v[k] += dy.low.v[k] * low;
 		dw->high.v[k] += dy.high.v[k] * high;
 		x.low.v[k] = rstd * (dy.low.v[k] * w.low.v[k] - low * mean);
 		x.high.v[k] = rstd * (dy.high.v[k] * w.high.v[k] - high * mean);
 	}
-	qk_store((T *)a.y + row * a.y_stride + (int64_t)head * 2 * a.half, a, i, x);
+	if (there)
+		qk_store((T *)a.y + row * a.y_stride + (int64_t)head * 2 * a.half, a, i, x);
+	if (!a.amax)
+		return;
+	uint32_t most = lanes_largest(chunk_largest(chunk_largest(0, x.low), x.high), LANES);
+	if (there && i == 0)
+		a.amax[row * a.amax_stride + head] = stored_magnitude<T>(most);
 }
 
 /* Blocks with blockIdx.y 0 take query heads, those with 1 key heads. */
@@ -235,6 +240,8 @@ extern "C" int cuda_qk_rope_backward(const struct rh_op *op, void *workspace, CU
 	a.dw[0] = (float *)op->operand[RH_QK_ROPE_BACKWARD_DQ_W].data;
 	a.dw[1] = (float *)op->operand[RH_QK_ROPE_BACKWARD_DK_W].data;
 	a.part = a.dw[0] || a.dw[1] ? (float *)workspace : NULL;
+	a.amax = (float *)op->operand[RH_QK_ROPE_BACKWARD_AMAX].data;
+	a.amax_stride = op->operand[RH_QK_ROPE_BACKWARD_AMAX].stride;
 	a.aligned = a.aligned && chunk_aligned(own, 2);
 	if (!a.rows)
 		return 0;

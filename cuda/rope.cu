@@ -2,7 +2,8 @@
  *
  * rope_table  writes 4 T D bytes; about 100 FLOPs an angle with its sine and cosine: bound by arithmetic, and small (once a micro-batch).
  * rope        reads and writes what is rotated of x and reads the table, R columns: 2 T H R e + 4 T R bytes, 3 FLOPs an element. Bound by
- * memory: the roofline is bytes / DRAM bandwidth. The table's row is read once for two heads, from L1 or L2.
+ * memory: the roofline is bytes / DRAM bandwidth. The table's row is read once for two heads, from L1 or L2. An amax
+ * is made of what is stored: 4 T H bytes more.
  *
  * Tile: a thread turns 8 pairs of two heads, elements i..i+7 of their two halves; 32 such by 8 rows a block. Of pairs that lie side by side
  * 4 of one head, 8 elements. */
@@ -14,7 +15,8 @@ enum { ROPE_HEADS = 2 }; /* of a thread */
 struct rope_args {
 	void *x;
 	const float *table;
-	int64_t x_stride, table_stride, rows;
+	float *amax; /* or NULL */
+	int64_t x_stride, table_stride, amax_stride, rows;
 	int heads, dim, half, apart, chunks; /* half: of what is rotated of a head, and chunks of it; apart: the elements of a pair */
 	int first;                           /* of what is rotated */
 	int aligned;
@@ -25,7 +27,7 @@ template <typename T> RH_KERNEL(CHUNK_BLOCK_WIDTH *CHUNK_BLOCK_ROWS, 3) rope_rot
 {
 	int item = (int)chunk_of_row(), head = item / a.chunks * ROPE_HEADS, i = item % a.chunks * CHUNK, left = a.half - i;
 	int heads = a.heads - head < ROPE_HEADS ? a.heads - head : (int)ROPE_HEADS;
-	if (heads <= 0)
+	if (heads <= 0 && !a.amax) /* else the warp stays whole */
 		return;
 	for (int64_t row = chunk_first_row(); row < a.rows; row += chunk_row_step()) {
 		T *x = (T *)a.x + row * a.x_stride + (int64_t)head * a.dim + a.first + i;
@@ -34,6 +36,9 @@ template <typename T> RH_KERNEL(CHUNK_BLOCK_WIDTH *CHUNK_BLOCK_ROWS, 3) rope_rot
 		RH_UNROLL
 		for (int h = 0; h < ROPE_HEADS; h++) { /* all loads before any store; a head too many is read as the last one */
 			const T *from = x + (int64_t)(h < heads ? h : heads - 1) * a.dim;
+			low[h] = high[h] = {};
+			if (heads <= 0)
+				continue;
 			low[h] = chunk_load(from, left, a.aligned), high[h] = chunk_load(from + a.apart, left, a.aligned);
 		}
 		struct chunk c = chunk_load(table, left, a.aligned), s = chunk_load(table + a.half, left, a.aligned);
@@ -49,6 +54,11 @@ template <typename T> RH_KERNEL(CHUNK_BLOCK_WIDTH *CHUNK_BLOCK_ROWS, 3) rope_rot
 				chunk_store(x + (int64_t)h * a.dim, low[h], left, a.aligned);
 				chunk_store(x + (int64_t)h * a.dim + a.apart, high[h], left, a.aligned);
 			}
+			if (!a.amax)
+				continue;
+			uint32_t most = lanes_largest(chunk_largest(chunk_largest(0, low[h]), high[h]), a.chunks);
+			if (h < heads && i == 0)
+				a.amax[row * a.amax_stride + head + h] = stored_magnitude<T>(most);
 		}
 	}
 }
@@ -122,6 +132,7 @@ extern "C" int cuda_rope(const struct rh_op *op, CUstream_st *stream)
 	struct rope_args a = {};
 	a.x = x.data, a.x_stride = x.stride;
 	a.table = (const float *)table.data, a.table_stride = table.stride;
+	a.amax = (float *)op->operand[RH_ROPE_AMAX].data, a.amax_stride = op->operand[RH_ROPE_AMAX].stride;
 	a.rows = x.rows;
 	a.heads = (int)op->rope.heads;
 	a.dim = (int)(x.cols / op->rope.heads);

@@ -135,4 +135,23 @@ void rh_op_oracle(const struct rh_op *op)
 		RH_ASSERT(rh_op_parts(op, part_oracle, NULL) == 0);
 	else
 		defs[op->kind]->oracle(op);
+	rh_op_amax(op);
+}
+
+void rh_op_amax(const struct rh_op *op)
+{
+	if (defs[op->kind]->amax)
+		defs[op->kind]->amax(op);
+}
+
+void ops_amax_rows(struct rh_view x, int64_t first, int64_t end, int64_t each, struct rh_view amax)
+{
+	for (int64_t r = first; amax.data && r < end; r++) {
+		for (int64_t i = 0; i < amax.cols; i++) {
+			float most = 0;
+			for (int64_t c = i * each; c < (i + 1) * each && c < x.cols; c++)
+				most = larger(most, (float)get(x, r, c));
+			((float *)amax.data)[r * amax.stride + i] = most;
+		}
+	}
 }

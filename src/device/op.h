@@ -6,6 +6,9 @@
  * fp32 inside, rounded once (nearest even) on store. What an op computes does not depend on threads or devices: the order of every sum is
  * a function of the shapes alone (of grouped products: and of the rows that each expert has).
  *
+ * Beside an output some ops leave its amax, (rows,n) F32 or absent: of each row the largest magnitudes, as stored, of n parts of it. Their
+ * bits are compared, infinity above numbers and NaN above that. QUANTISE makes its scale of them and need not read the output for it.
+ *
  * On CUDA every shape works, some on slower kernels. These use tensor cores: ATTENTION and its backward in BF16 with D 32, 64, 96, 128 or
  * 256, and grouped products in BF16, where all their rows begin on 16 bytes. cuBLASLt chooses the kernels of GEMM, of HEAD_LOSS's products
  * and of SCALED_GEMM with 8-bit operands. Ops bound by memory move 16 bytes at a time where rows begin on 16 bytes, else single
@@ -99,11 +102,12 @@ enum { RH_COLUMN_SUM_X, RH_COLUMN_SUM_Y };
 
 /* RMSNORM: each row holds `groups` vectors of length n = w.cols side by side (1 for a layer's norm, heads for QK-norm).
  * rstd (T,groups) F32 = 1/sqrt(mean(x^2) + epsilon); y (T,groups*n) act = x * rstd * (offset + w). w (1,n) act. y may be x.
- * (An offset of 1: Gemma.) */
-enum { RH_RMSNORM_X, RH_RMSNORM_W, RH_RMSNORM_Y, RH_RMSNORM_RSTD };
+ * amax (T,groups): of y. (An offset of 1: Gemma.) */
+enum { RH_RMSNORM_X, RH_RMSNORM_W, RH_RMSNORM_Y, RH_RMSNORM_RSTD, RH_RMSNORM_AMAX };
 
 /* RMSNORM_BACKWARD: dx (T,groups*n) act = add + gradient; add (T,groups*n) act or absent; dx may be add or dy.
- * dw (1,n) F32 += or absent; y (T,groups*n) act = the forward's output once more, or absent. */
+ * dw (1,n) F32 += or absent; y (T,groups*n) act = the forward's output once more, or absent. dx_amax, y_amax (T,groups), the latter with y
+ * alone. */
 enum {
 	RH_RMSNORM_BACKWARD_X,
 	RH_RMSNORM_BACKWARD_W,
@@ -112,7 +116,9 @@ enum {
 	RH_RMSNORM_BACKWARD_ADD,
 	RH_RMSNORM_BACKWARD_DX,
 	RH_RMSNORM_BACKWARD_DW,
-	RH_RMSNORM_BACKWARD_Y
+	RH_RMSNORM_BACKWARD_Y,
+	RH_RMSNORM_BACKWARD_DX_AMAX,
+	RH_RMSNORM_BACKWARD_Y_AMAX
 };
 
 /* ROPE_TABLE: table (T,D) F32 = cosines (D/2) then sines (D/2) of position (T,1) I32 times inv_freq (D/2), each times `scale` and, where
@@ -123,8 +129,14 @@ enum { RH_ROPE_MAX_HALF = 128 };
 /* ROPE: x (T,heads*D) act, in place. Of each head R = table.cols elements from `first` on are rotated, the others stay: element i of their
  * first half and i of their second by the table's angle i; backwards (the inverse rotation, which is the gradient) when `inverse`. Where
  * `apart` is not 0, elements i and i + apart of a head are a pair, R / 2 such. Where `adjacent`, pairs lie side by side: elements 2 i and
- * 2 i + 1. */
-enum { RH_ROPE_X, RH_ROPE_TABLE_IN };
+ * 2 i + 1. amax (T,heads): of x, where rh_rope_has_amax(R), R is D and pairs do not lie side by side. */
+enum { RH_ROPE_X, RH_ROPE_TABLE_IN, RH_ROPE_AMAX };
+/* Whether the threads that turn a head, 8 pairs each, are a power of two. */
+static inline int rh_rope_has_amax(int64_t rotary)
+{
+	int64_t threads = (rotary / 2 + 7) / 8;
+	return threads > 0 && (threads & (threads - 1)) == 0;
+}
 
 /* ATTENTION: documents are runs of rows: document d has query rows [start_q[d], start_q[d+1]) and key rows [start_k[d], start_k[d+1]).
  * Query i of lq is at p = i + lk - lq and sees keys j <= p (and j > p - window where window > 0) of its document; in both directions all
@@ -133,7 +145,8 @@ enum { RH_ROPE_X, RH_ROPE_TABLE_IN };
  * most 512. A query that sees no key has o = 0 and lse = -infinity. Rows that are no document's are left alone, here and in the backward.
  * A GPU makes the op in head_parts * row_parts launches (0 is 1): so many parts of the heads (in the backward key heads), and of each of
  * these so many parts of the blocks of rows. No bit depends on them.
- * sink (1,heads) act or absent: a head's logit of one more key, unscaled, whose value is 0; every query sees it (gpt-oss). */
+ * sink (1,heads) act or absent: a head's logit of one more key, unscaled, whose value is 0; every query sees it (gpt-oss).
+ * amax (Tq,heads): of o, of documents' rows, where D is at most RH_AMAX_HEAD_DIM. */
 enum rh_attention_direction { RH_ATTENTION_CAUSAL, RH_ATTENTION_BOTH };
 /* With p above 0 probabilities are dropped, and those that are kept divided by 1 - p; lse is that of all. Of query row i, key row j
  * and a head, word j' % 4 of Philox(rh_attention_drop_key; head << 22 | j' / 4, i', micro_batch, step) decides, as of DROPOUT, with
@@ -142,7 +155,7 @@ static inline uint64_t rh_attention_drop_key(uint64_t seed, uint32_t site)
 {
 	return seed + ((uint64_t)site + 1) * 0x9E3779B97F4A7C15u;
 }
-enum { RH_OP_MAX_HEAD_DIM = 512 };
+enum { RH_OP_MAX_HEAD_DIM = 512, RH_AMAX_HEAD_DIM = 256 };
 enum {
 	RH_ATTENTION_Q,
 	RH_ATTENTION_K,
@@ -151,7 +164,8 @@ enum {
 	RH_ATTENTION_START_K,
 	RH_ATTENTION_O,
 	RH_ATTENTION_LSE,
-	RH_ATTENTION_SINK
+	RH_ATTENTION_SINK,
+	RH_ATTENTION_AMAX
 };
 
 /* ATTENTION_BACKWARD: dq, dk, dv = gradients, shaped as q, k, v. delta (Tq,heads) F32 is workspace. Where there are sinks: dsink (1,heads)
@@ -212,12 +226,27 @@ enum rh_activation { RH_ACT_SILU, RH_ACT_GELU, RH_ACT_GELU_TANH, RH_ACT_GPT_OSS,
 #define RH_GPT_OSS_ALPHA 1.702f
 #define RH_GPT_OSS_LIMIT 7.0f
 
-/* GLU: gu (T,2I) act holds gate then up; a (T,I) act = f(gate) * up. SwiGLU is that of RH_ACT_SILU, GeGLU of the others. */
-enum { RH_GLU_GU, RH_GLU_A };
+/* GLU: gu (T,2I) act holds gate then up; a (T,I) act = f(gate) * up. SwiGLU is that of RH_ACT_SILU, GeGLU of the others.
+ * amax (T,rh_glu_parts(I)): of each RH_GLU_RUN columns of a. */
+enum { RH_GLU_GU, RH_GLU_A, RH_GLU_AMAX };
+enum { RH_GLU_RUN = 256 };
+static inline int64_t rh_glu_parts(int64_t cols)
+{
+	return (cols + RH_GLU_RUN - 1) / RH_GLU_RUN;
+}
 
 /* GLU_BACKWARD: dgu (T,2I) act = gradient, may be gu; a (T,I) act = the forward's output once more, or absent; may be da. dot (T,1) F32 =
- * the sum over a row of da times a, which is not rounded before; or absent. */
-enum { RH_GLU_BACKWARD_GU, RH_GLU_BACKWARD_DA, RH_GLU_BACKWARD_DGU, RH_GLU_BACKWARD_A, RH_GLU_BACKWARD_DOT };
+ * the sum over a row of da times a, which is not rounded before; or absent. dgu_amax, a_amax (T,rh_glu_parts(I)): of each RH_GLU_RUN
+ * columns of a, and of the gates and ups that they are of; the latter with a alone. */
+enum {
+	RH_GLU_BACKWARD_GU,
+	RH_GLU_BACKWARD_DA,
+	RH_GLU_BACKWARD_DGU,
+	RH_GLU_BACKWARD_A,
+	RH_GLU_BACKWARD_DOT,
+	RH_GLU_BACKWARD_DGU_AMAX,
+	RH_GLU_BACKWARD_A_AMAX
+};
 
 /* ACTIVATION: y (r,c) act = f(x), may be x; of tanh with a cap above 0 cap tanh(x / cap). BACKWARD, of no cap: dx = dy f'(x), may be x or
  * dy; y = the forward's output once more, or absent; may be dy if dx is not. */
@@ -509,9 +538,10 @@ enum { RH_DEQUANTISE_X, RH_DEQUANTISE_SCALE, RH_DEQUANTISE_NESTED, RH_DEQUANTISE
 
 /* QUANTISE: scale (1,1) F32 = the least power of two with max|x| <= limit * scale (rh_power_scale in core/float8.h: 1 where x is all zeros,
  * NaN where it holds what is no number); y (r,c) E4M3 or E5M2 = x / scale, nearest even, or absent; t (c, r rounded up to 16) of such a
- * type = its transpose, zeros in the columns beyond r, or absent. x (r,c) act. part (1,512) F32 = maxima of |x| over each 512th row, their
- * bits compared; so many of fewer rows. A limit of at most 448 with E4M3, 57344 with E5M2. */
-enum { RH_QUANTISE_X, RH_QUANTISE_PART, RH_QUANTISE_SCALE, RH_QUANTISE_Y, RH_QUANTISE_T };
+ * type = its transpose, zeros in the columns beyond r, or absent. x (r,c) act. part (1,512) F32 is workspace. amax (r,n) F32, or absent, is
+ * what the op that made x left of its first `known` columns (0 without amax): only the others are read for the scale. A limit of at most
+ * 448 with E4M3, 57344 with E5M2. */
+enum { RH_QUANTISE_X, RH_QUANTISE_PART, RH_QUANTISE_SCALE, RH_QUANTISE_Y, RH_QUANTISE_T, RH_QUANTISE_AMAX };
 enum { RH_QUANTISE_PARTS = 512, RH_QUANTISE_RUN = 16 };
 
 /* QUANTISE_ROWS: the same for each row alone, in E4M3: scale (r,1) F32, y (r,c) E4M3 of x (r,c) act. Of a row alone, so that it does not
@@ -550,12 +580,21 @@ static inline float rh_half_limit(int64_t chunk)
 /* Fused ops: each stands for several others, its parts (rh_op_parts), so that a GPU launches once and moves less. Devices that have no
  * kernel of their own for one run its parts; both round where the parts round, unless said otherwise.
  *
- * ADD_RMSNORM: ADD, then RMSNORM of the sum: sum (T,n) act = a + b, rounded; rstd (T,1) F32 and y (T,n) act = RMSNORM of sum, w (1,n). */
-enum { RH_ADD_RMSNORM_A, RH_ADD_RMSNORM_B, RH_ADD_RMSNORM_W, RH_ADD_RMSNORM_SUM, RH_ADD_RMSNORM_Y, RH_ADD_RMSNORM_RSTD };
+ * ADD_RMSNORM: ADD, then RMSNORM of the sum: sum (T,n) act = a + b, rounded; rstd (T,1) F32 and y (T,n) act = RMSNORM of sum, w (1,n);
+ * amax (T,1): of y. */
+enum {
+	RH_ADD_RMSNORM_A,
+	RH_ADD_RMSNORM_B,
+	RH_ADD_RMSNORM_W,
+	RH_ADD_RMSNORM_SUM,
+	RH_ADD_RMSNORM_Y,
+	RH_ADD_RMSNORM_RSTD,
+	RH_ADD_RMSNORM_AMAX
+};
 
 /* QK_ROPE: x (T,(heads+kv_heads)*D) act holds query heads, then key heads. y, shaped as x, = RMSNORM of each head by q_w or k_w (1,D),
  * rounded to act, then ROPE; rstd (T,heads+kv_heads) F32. BACKWARD: dx = gradient, may be dy: dy is turned back and rounded to act, then
- * RMSNORM_BACKWARD; dq_w, dk_w (1,D) F32 += or absent. */
+ * RMSNORM_BACKWARD; dq_w, dk_w (1,D) F32 += or absent; amax (T,heads+kv_heads): of dx. */
 enum { RH_QK_ROPE_X, RH_QK_ROPE_Q_W, RH_QK_ROPE_K_W, RH_QK_ROPE_TABLE, RH_QK_ROPE_Y, RH_QK_ROPE_RSTD };
 enum {
 	RH_QK_ROPE_BACKWARD_X,
@@ -566,7 +605,8 @@ enum {
 	RH_QK_ROPE_BACKWARD_DY,
 	RH_QK_ROPE_BACKWARD_DX,
 	RH_QK_ROPE_BACKWARD_DQ_W,
-	RH_QK_ROPE_BACKWARD_DK_W
+	RH_QK_ROPE_BACKWARD_DK_W,
+	RH_QK_ROPE_BACKWARD_AMAX
 };
 
 /* Adapters of up to 3 linears that read the same x (T,in) and whose outputs lie side by side: module m, out[m] columns of y, has a_m
@@ -697,6 +737,7 @@ struct rh_op {
 		} latent;                     /* and its backward */
 		struct {
 			float limit;
+			int64_t known;
 		} quantise;
 		struct {
 			int trans_a, trans_b;
@@ -724,7 +765,7 @@ struct rh_op_info {
 	struct {
 		const char *name;
 		enum rh_access access;
-		int optional;
+		int optional, is_amax;
 	} operand[RH_OP_OPERANDS];
 };
 const struct rh_op_info *rh_op_info(enum rh_op_kind kind);
@@ -745,10 +786,13 @@ void rh_attention_split(struct rh_op *op, double most_flops);
 /* The most that a launch has of the op: 1 where there is one. Of attention by its parts, of HEAD_LOSS by its chunks. */
 double rh_op_launch_share(const struct rh_op *op);
 
-/* Of a fused op: calls `run` with each of its parts in order, until one fails; that one's status. */
+/* Of a fused op: calls `run` with each of its parts in order, until one fails; that one's status. They leave no amax. */
 typedef int rh_op_run(void *user, const struct rh_op *part);
 int rh_op_parts(const struct rh_op *op, rh_op_run *run, void *user);
 int rh_op_is_fused(enum rh_op_kind kind);
+
+/* Every amax that the op is to leave, of its outputs in host memory: for devices whose kernels leave none. */
+void rh_op_amax(const struct rh_op *op);
 
 /* The op in plain C on host memory, fp64 sums where fp32 order would matter: what every device is tested against. */
 void rh_op_oracle(const struct rh_op *op);

@@ -221,7 +221,8 @@ static struct rh_view query_key(const struct rh_traits *traits, struct rh_view q
 	return rh_view_cols(qkv, 0, (traits->heads + traits->kv_heads) * traits->head_dim);
 }
 
-static void rope(struct rh_emit *emit, const struct rh_traits *traits, int table, struct rh_view x, int inverse)
+/* within: of which a product reads all and x are the first columns; or absent. */
+static void rope(struct rh_emit *emit, const struct rh_traits *traits, int table, struct rh_view x, int inverse, struct rh_view within)
 {
 	struct rh_op op = {.kind = RH_OP_ROPE};
 	if (table < 0)
@@ -231,19 +232,22 @@ static void rope(struct rh_emit *emit, const struct rh_traits *traits, int table
 	op.rope.heads = x.cols / traits->head_dim;
 	op.rope.inverse = inverse;
 	op.rope.apart = traits->apart;
+	if (within.data && traits->rotary == traits->head_dim && rh_rope_has_amax(traits->rotary))
+		op.operand[RH_ROPE_AMAX] = emit_amax(emit, within, x.cols, op.rope.heads);
 	emit_op(emit, &op);
 }
 
 /* Of query and key heads, which lie side by side. */
-static void rope_both(struct rh_emit *emit, const struct rh_traits *traits, struct rh_view qk, int inverse)
+static void rope_both(struct rh_emit *emit, const struct rh_traits *traits, struct rh_view qk, int inverse, struct rh_view within)
 {
 	int64_t q = traits->heads * traits->head_dim;
+	struct rh_view none = {0};
 	if (traits->query_rope == traits->rope) {
-		rope(emit, traits, traits->rope, qk, inverse);
+		rope(emit, traits, traits->rope, qk, inverse, within);
 		return;
 	}
-	rope(emit, traits, traits->query_rope, rh_view_cols(qk, 0, q), inverse);
-	rope(emit, traits, traits->rope, rh_view_cols(qk, q, qk.cols - q), inverse);
+	rope(emit, traits, traits->query_rope, rh_view_cols(qk, 0, q), inverse, none);
+	rope(emit, traits, traits->rope, rh_view_cols(qk, q, qk.cols - q), inverse, none);
 }
 
 static void set_attention(const struct rh_emit *emit, const struct rh_traits *traits, struct rh_op *op)
@@ -324,6 +328,8 @@ void attention_forward(struct rh_emit *emit, int layer, struct attention_parts i
 	op.operand[RH_ATTENTION_O] = o;
 	op.operand[RH_ATTENTION_LSE] = lse;
 	op.operand[RH_ATTENTION_SINK] = sinks_of(emit, layer);
+	if (o.cols <= RH_AMAX_HEAD_DIM * lse.cols)
+		op.operand[RH_ATTENTION_AMAX] = emit_amax(emit, o, o.cols, lse.cols);
 	split_launch(emit->model, &op);
 	emit_op(emit, &op);
 }
@@ -419,8 +425,8 @@ static void rotate(struct rh_emit *emit, const struct rh_layer *layer, const str
 	if (is_gated(traits)) {
 		emit_norm(emit, norm_q(layer), raw.q, by_head(traits, in.q), stats_q(traits, view));
 		emit_norm(emit, norm_k(layer), raw.k, in.k, stats_k(traits, view));
-		rope(emit, traits, traits->query_rope, in.q, 0);
-		rope(emit, traits, traits->rope, in.k, 0);
+		rope(emit, traits, traits->query_rope, in.q, 0, (struct rh_view){0});
+		rope(emit, traits, traits->rope, in.k, 0, (struct rh_view){0});
 		return;
 	}
 	if (traits->qk_norm) {
@@ -429,7 +435,7 @@ static void rotate(struct rh_emit *emit, const struct rh_layer *layer, const str
 	}
 	if (traits->norms_values)
 		emit_norm(emit, norm_v(layer), raw.v, in.v, stats_v(traits, view));
-	rope_both(emit, traits, query_key(traits, traits->qk_norm ? view[QK] : view[QKV]), 0);
+	rope_both(emit, traits, query_key(traits, traits->qk_norm ? view[QK] : view[QKV]), 0, (struct rh_view){0});
 }
 
 void attention_backward(struct rh_emit *emit, int layer, struct attention_made made, struct rh_view d_o, struct attention_parts in,
@@ -482,8 +488,8 @@ static void gated_qkv_backward(struct rh_emit *emit, int index, const struct rh_
 	struct attention_parts raw = split_qkv(traits, view[QKV]), d = split_qkv(traits, dqkv), in = d;
 	in.q = emit_act(emit, d_o.rows, d_o.cols);
 	attention_backward(emit, index, made_of(view), d_o, attended(traits, view), in);
-	rope(emit, traits, traits->query_rope, in.q, 1);
-	rope(emit, traits, traits->rope, in.k, 1);
+	rope(emit, traits, traits->query_rope, in.q, 1, (struct rh_view){0});
+	rope(emit, traits, traits->rope, in.k, 1, (struct rh_view){0});
 	emit_norm_backward(
 	        emit, norm_q(layer),
 	        &(struct emit_norm_gradient){.x = raw.q, .stats = stats_q(traits, view), .dy = by_head(traits, in.q), .dx = d.q});
@@ -539,10 +545,11 @@ static void qkv_backward(struct rh_emit *emit, int index, const struct rh_view *
 		op.operand[RH_QK_ROPE_BACKWARD_DY] = op.operand[RH_QK_ROPE_BACKWARD_DX] = dqk;
 		op.operand[RH_QK_ROPE_BACKWARD_DQ_W] = emit_gradient(emit, layer, 0, layer->own[RH_MIXER][Q_NORM], 1, traits->head_dim);
 		op.operand[RH_QK_ROPE_BACKWARD_DK_W] = emit_gradient(emit, layer, 0, layer->own[RH_MIXER][K_NORM], 1, traits->head_dim);
+		op.operand[RH_QK_ROPE_BACKWARD_AMAX] = emit_amax(emit, dqkv, dqk.cols, traits->heads + traits->kv_heads);
 		emit_op(emit, &op);
 		return;
 	}
-	rope_both(emit, traits, dqk, 1);
+	rope_both(emit, traits, dqk, 1, traits->qk_norm ? none : dqkv);
 	if (!traits->qk_norm)
 		return;
 	emit_norm_backward(emit, norm_q(layer),

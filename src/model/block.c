@@ -177,6 +177,7 @@ static void norm_of_sum(struct rh_emit *emit, int index, struct rh_view x, void 
 		op.operand[RH_ADD_RMSNORM_SUM] = s->view[RH_ROW_X2];
 		op.operand[RH_ADD_RMSNORM_Y] = h;
 		op.operand[RH_ADD_RMSNORM_RSTD] = s->view[RH_ROW_NORM + RH_NORM_MLP];
+		op.operand[RH_ADD_RMSNORM_AMAX] = emit_amax(emit, h, h.cols, 1);
 		emit_op(emit, &op);
 		return;
 	}

@@ -113,6 +113,8 @@ struct rh_view rh_boundary_load(const struct rh_model *model, int layer, struct 
 
 void emit_op(struct rh_emit *emit, const struct rh_op *op)
 {
+	if (emit->amaxes && emit->amaxes->cols)
+		emit_amax_forget(emit->amaxes, op);
 	if (emit->launch && !emit->rc)
 		emit->rc = emit->launch(emit->sink, op);
 }
@@ -258,6 +260,7 @@ void emit_glu(struct rh_emit *emit, enum rh_activation act, struct rh_view gu, s
 	struct rh_op op = {.kind = RH_OP_GLU, .activation.act = act};
 	op.operand[RH_GLU_GU] = gu;
 	op.operand[RH_GLU_A] = a;
+	op.operand[RH_GLU_AMAX] = emit_amax(emit, a, a.cols, rh_glu_parts(a.cols));
 	emit_op(emit, &op);
 }
 
@@ -267,6 +270,8 @@ void emit_glu_backward(struct rh_emit *emit, enum rh_activation act, struct rh_v
 	op.operand[RH_GLU_BACKWARD_GU] = op.operand[RH_GLU_BACKWARD_DGU] = gu;
 	op.operand[RH_GLU_BACKWARD_DA] = op.operand[RH_GLU_BACKWARD_A] = da;
 	op.operand[RH_GLU_BACKWARD_DOT] = dot;
+	op.operand[RH_GLU_BACKWARD_DGU_AMAX] = emit_amax(emit, gu, gu.cols, rh_glu_parts(da.cols));
+	op.operand[RH_GLU_BACKWARD_A_AMAX] = emit_amax(emit, da, da.cols, rh_glu_parts(da.cols));
 	emit_op(emit, &op);
 }
 

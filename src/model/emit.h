@@ -72,6 +72,21 @@ struct rh_scaled {
 	struct rh_view straight, across, scale;
 };
 
+/* What ops of a stage left of their outputs' largest magnitudes, for products whose operands are scaled (amax.c). */
+enum { RH_AMAXES = 8 };
+struct rh_amax {
+	struct rh_view of, at; /* absent `of`: it was overwritten */
+	int64_t known;         /* columns of `of` that `at` tells of */
+	int64_t turn;          /* the larger, the later */
+	int is_new;            /* the op that makes both is the next one */
+};
+struct rh_amaxes {
+	char *room;   /* RH_AMAXES slots, in the arena */
+	int64_t cols; /* numbers of a token that a slot has room for; 0: there are no slots */
+	int64_t turns;
+	struct rh_amax latest[RH_AMAXES];
+};
+
 struct rh_emit {
 	const struct rh_model *model;
 	int (*launch)(void *sink, const struct rh_op *op); /* NULL: measure */
@@ -100,7 +115,8 @@ struct rh_emit {
 	struct {
 		const void *dy; /* NULL: none */
 		struct rh_scaled made;
-	} scaled_dy; /* the output gradient that the latest linear's dx was made of, in the arena for its dW */
+	} scaled_dy;              /* the output gradient that the latest linear's dx was made of, in the arena for its dW */
+	struct rh_amaxes *amaxes; /* of the stage's pass, while rh_stage_* run; NULL: ops leave none */
 
 	/* blocks on the device; only those of the stage's layers are read. weights: model dtype; gradient[block][use]: F32 sums */
 	char **weights;
@@ -125,6 +141,7 @@ struct rh_stage_state {
 	struct rh_view load; /* (1,2E) of the layers up to the stage's end */
 	struct rh_view side; /* what lies beside its activations; where it is recomputed */
 	int64_t mark;        /* of the arena before the stage began */
+	struct rh_amaxes amaxes;
 };
 int rh_stage_state_create(const struct rh_model *model, struct rh_stage_state *out) RH_MUST;
 void rh_stage_state_free(struct rh_stage_state *state);
@@ -142,6 +159,7 @@ struct rh_stage_pass {
 	struct rh_view side; /* beside its activations; backward: beside its gradients */
 	int64_t mark;
 	int turn;
+	struct rh_amaxes amaxes; /* forward */
 };
 
 /* Where a fused stage, or a forward up to the model's end, writes its results. Absent views are not written. */

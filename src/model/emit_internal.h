@@ -51,6 +51,12 @@ void emit_scale_block(struct rh_emit *emit, const struct rh_block *block, char *
 /* Quantises dy (T,out) for dx and dW at once; all absent where their products take it as it is. `straight` is freed by resetting the arena
  * to *mark, the others lie below. */
 struct rh_scaled emit_scaled_gradient(struct rh_emit *emit, struct rh_view dy, struct rh_view dx, int64_t *mark);
+/* amax.c. begin: takes room for a stage's pass. emit_amax: where the op that is emitted next is to leave what it finds of the first `known`
+ * columns of its output `of`, so many numbers a row; absent: nowhere. of: what is known of x; NULL: nothing. forget: emit_op calls it. */
+void emit_amax_begin(struct rh_emit *emit, struct rh_amaxes *amaxes);
+struct rh_view emit_amax(struct rh_emit *emit, struct rh_view of, int64_t known, int64_t cols);
+const struct rh_amax *emit_amax_of(const struct rh_emit *emit, struct rh_view x);
+void emit_amax_forget(struct rh_amaxes *amaxes, const struct rh_op *op);
 /* The same with the base's matrix (out, in), which the product lacks: as it is stored, where it is stored in 8 bits. */
 void emit_base_product(struct rh_emit *emit, const struct rh_layer *layer, int tensor, int64_t out, int64_t in, struct emit_product p);
 /* y (1,c) += sums over the rows of x: a bias's gradient. */

@@ -34,6 +34,13 @@ static struct rh_view rms_weight(struct rh_emit *emit, struct emit_norm norm, fl
 	return zeros;
 }
 
+/* Products read norms of whole rows, not those of heads. */
+static struct rh_view amax_of(struct rh_emit *emit, struct emit_norm norm, struct rh_view y)
+{
+	int is_read = norm.layer->kind == RH_LAYER_BLOCK && norm.groups == 1 && y.cols == norm.layer->width;
+	return is_read ? emit_amax(emit, y, y.cols, 1) : (struct rh_view){0};
+}
+
 static float epsilon_of(struct emit_norm norm)
 {
 	return norm.epsilon == 0 ? norm.layer->traits.epsilon : norm.epsilon;
@@ -95,6 +102,7 @@ void emit_norm(struct rh_emit *emit, struct emit_norm norm, struct rh_view x, st
 	op.operand[RH_RMSNORM_W] = rms_weight(emit, norm, &op.rmsnorm.offset);
 	op.operand[RH_RMSNORM_Y] = y;
 	op.operand[RH_RMSNORM_RSTD] = stats;
+	op.operand[RH_RMSNORM_AMAX] = amax_of(emit, norm, y);
 	op.rmsnorm.groups = norm.groups;
 	op.rmsnorm.epsilon = epsilon_of(norm);
 	emit_op(emit, &op);
@@ -117,6 +125,8 @@ void emit_norm_backward(struct rh_emit *emit, struct emit_norm norm, const struc
 	op.operand[RH_RMSNORM_BACKWARD_DX] = gradient->dx;
 	op.operand[RH_RMSNORM_BACKWARD_DW] = emit_gradient(emit, norm.layer, 0, norm.tensor, 1, norm.length);
 	op.operand[RH_RMSNORM_BACKWARD_Y] = gradient->y;
+	op.operand[RH_RMSNORM_BACKWARD_DX_AMAX] = amax_of(emit, norm, gradient->dx);
+	op.operand[RH_RMSNORM_BACKWARD_Y_AMAX] = amax_of(emit, norm, gradient->y);
 	op.rmsnorm.groups = norm.groups;
 	op.rmsnorm.epsilon = epsilon_of(norm);
 	emit_op(emit, &op);

@@ -56,6 +56,11 @@ static void quantise(struct rh_emit *emit, struct rh_view x, struct rh_view part
 	op.operand[RH_QUANTISE_SCALE] = to->scale;
 	op.operand[RH_QUANTISE_Y] = to->straight;
 	op.operand[RH_QUANTISE_T] = to->across;
+	const struct rh_amax *known = emit_amax_of(emit, x);
+	if (known) {
+		op.operand[RH_QUANTISE_AMAX] = known->at;
+		op.quantise.known = known->known;
+	}
 	emit_op(emit, &op);
 }
 

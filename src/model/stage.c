@@ -306,6 +306,7 @@ static void begin_forward(struct rh_emit *emit, int lo, int hi, int ends, struct
 	take_spare(emit, lo + 1, hi, spared, pass);
 	pass->load = begin_load(emit, emit->arena, lo, x);
 	pass->side = begin_side(emit, side_of(emit->model, lo, hi), lo, x);
+	emit_amax_begin(emit, &pass->amaxes);
 }
 
 /* Where a layer leaves its output: in y; absent: where the table has it, or in the spare buffer whose turn it is, which its input is never
@@ -365,11 +366,13 @@ int rh_stage_forward(struct rh_emit *emit, int lo, int hi, struct rh_view x, con
 	begin_forward(emit, lo, hi, ends, x, &pass);
 	emit->ropes = pass.ropes;
 	emit->has = side_of(emit->model, lo, hi);
+	emit->amaxes = &pass.amaxes;
 	for (int l = lo; l < hi; l++) {
 		struct rh_view y = boundary && emit->model->layer[l].kind != RH_LAYER_HEAD ? boundary[l + 1] : (struct rh_view){0};
 		forward_layer(emit, l, hi, &pass, y, head);
 	}
 	rh_arena_reset(emit->arena, pass.mark);
+	emit->amaxes = NULL;
 	return emit->rc;
 }
 
@@ -381,8 +384,10 @@ int rh_stage_forward_part(struct rh_emit *emit, struct rh_stage_part part, struc
 		begin_forward(emit, part.stage_lo, part.stage_hi, 1, x, pass);
 	emit->ropes = pass->ropes;
 	emit->has = side_of(emit->model, part.stage_lo, part.stage_hi);
+	emit->amaxes = &pass->amaxes;
 	for (int l = part.lo; l < part.hi; l++)
 		forward_layer(emit, l, part.stage_hi, pass, l + 1 == part.hi ? y : (struct rh_view){0}, head);
+	emit->amaxes = NULL;
 	if (narrow.data)
 		narrow_boundary(emit, part.hi, pass->x, narrow);
 	if (part.hi == part.stage_hi)
@@ -474,6 +479,7 @@ static void begin_stage(struct rh_emit *emit, int lo, struct rh_view x, struct r
 	RH_ASSERT(lo < emit->model->layers);
 	state->mark = emit->arena->used;
 	emit->ropes = state->ropes = place_lowest(emit, lo, emit_widened(emit, lo, x), &state->layer[lo]);
+	emit_amax_begin(emit, &state->amaxes);
 }
 
 int rh_stage_recompute_part(struct rh_emit *emit, struct rh_stage_part part, struct rh_view x, struct rh_stage_state *state,
@@ -494,8 +500,10 @@ int rh_stage_recompute_part(struct rh_emit *emit, struct rh_stage_part part, str
 	emit->load = state->load;
 	emit->has = side_of(emit->model, part.stage_lo, part.stage_hi);
 	emit->side = state->side;
+	emit->amaxes = &state->amaxes;
 	for (int l = part.lo; l < part.hi; l++)
 		recompute_layer(emit, l, part.stage_hi, state, head);
+	emit->amaxes = NULL;
 	return emit->rc;
 }
 
@@ -588,8 +596,10 @@ int rh_stage_backward_part(struct rh_emit *emit, struct rh_stage_part part, stru
 		begin_backward(emit, part.stage_lo, part.stage_hi, state, dy, pass);
 	emit->ropes = state->ropes;
 	emit->has = side_of(emit->model, part.stage_lo, part.stage_hi);
+	emit->amaxes = &state->amaxes;
 	for (int l = part.hi - 1; l >= part.lo && l >= lowest; l--)
 		backward_layer(emit, l, part.stage_lo, state, pass, dx);
+	emit->amaxes = NULL;
 	if (part.lo <= lowest)
 		rh_arena_reset(emit->arena, state->mark);
 	return emit->rc;

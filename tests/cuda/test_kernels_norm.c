@@ -17,6 +17,8 @@ static void check_rmsnorm(const struct case_shape *s, uint64_t *seed)
 		case_alias(&c, RH_RMSNORM_Y, RH_RMSNORM_X);
 	else
 		case_operand(&c, RH_RMSNORM_Y, s->dtype, rows, wide, s->pad, FILL_POISON);
+	if (s->index % 4)
+		case_operand(&c, RH_RMSNORM_AMAX, RH_F32, rows, c.op.rmsnorm.groups, s->pad, FILL_POISON);
 	kernel_check(&c, cuda_rmsnorm, seed); /* a sum of squares has no cancellation: the relative tolerance is enough */
 }
 
@@ -67,6 +69,10 @@ static void check_backward(const struct case_shape *s, uint64_t *seed, kernel_en
 		case_operand(&c, RH_RMSNORM_BACKWARD_DW, RH_F32, 1, s->cols, 0, FILL_RANDOM);
 	if (s->index % 4 > 1)
 		case_operand(&c, RH_RMSNORM_BACKWARD_Y, s->dtype, rows, wide, s->pad, FILL_POISON);
+	if (s->index % 3)
+		case_operand(&c, RH_RMSNORM_BACKWARD_DX_AMAX, RH_F32, rows, groups, s->pad, FILL_POISON);
+	if (s->index % 8 > 1 && s->index % 4 > 1)
+		case_operand(&c, RH_RMSNORM_BACKWARD_Y_AMAX, RH_F32, rows, groups, s->pad, FILL_POISON);
 	/* dx: a difference of terms within 4, in few roundings. dw: up to 420 terms within 2. In bf16 the difference is rounded once,
 	 * so a relative tolerance of the result does. */
 	c.tolerance[RH_RMSNORM_BACKWARD_DX] = 0x1p-19;

@@ -25,6 +25,8 @@ static inline struct op_case glu_case(enum rh_activation act, const struct case_
 	struct op_case c = {.seed = seed, .op = {.kind = RH_OP_GLU, .activation = {act}}};
 	spread_gates(case_operand(&c, RH_GLU_GU, s->dtype, s->rows, 2 * s->cols, s->pad, FILL_RANDOM), s->cols);
 	case_operand(&c, RH_GLU_A, s->dtype, s->rows, s->cols, s->pad, FILL_POISON);
+	if (s->index % 3)
+		case_operand(&c, RH_GLU_AMAX, RH_F32, s->rows, rh_glu_parts(s->cols), s->pad, FILL_POISON);
 	c.tolerance[RH_GLU_A] = curve_tolerance(act);
 	return c;
 }
@@ -50,6 +52,10 @@ static inline struct op_case glu_backward_case(enum rh_activation act, const str
 	if (s->index % 4 > 1)
 		case_operand(&c, RH_GLU_BACKWARD_DOT, RH_F32, s->rows, 1, s->pad, FILL_POISON);
 	c.tolerance[RH_GLU_BACKWARD_DOT] = 0x1p-9;
+	if (s->index % 5)
+		case_operand(&c, RH_GLU_BACKWARD_DGU_AMAX, RH_F32, s->rows, rh_glu_parts(s->cols), s->pad, FILL_POISON);
+	if (s->index % 5 != 1 && s->index % 3)
+		case_operand(&c, RH_GLU_BACKWARD_A_AMAX, RH_F32, s->rows, rh_glu_parts(s->cols), s->pad, FILL_POISON);
 	return c;
 }
 

@@ -83,6 +83,8 @@ static inline struct op_case attention_case(const struct attention_shape *s, enu
 	attention_put_inputs(&c, s, direction, dtype, pad);
 	case_operand(&c, RH_ATTENTION_O, dtype, attention_rows(s, s->lq), s->heads * s->dim, pad, FILL_POISON);
 	case_operand(&c, RH_ATTENTION_LSE, RH_F32, attention_rows(s, s->lq), s->heads, pad, FILL_POISON);
+	if (s->dim <= RH_AMAX_HEAD_DIM)
+		case_operand(&c, RH_ATTENTION_AMAX, RH_F32, attention_rows(s, s->lq), s->heads, pad, FILL_POISON);
 	if (sinks)
 		attention_put_sinks(&c, RH_ATTENTION_SINK, s, dtype);
 	c.tolerance[RH_ATTENTION_O] = c.tolerance[RH_ATTENTION_LSE] = attention_drops > 0 ? 0x1p-16 : 0x1p-17;
@@ -168,6 +170,8 @@ static inline struct rh_op attention_run(const struct rh_op *whole, int64_t begi
 	for (int i = 0; i <= last; i++)
 		op.operand[i] = rh_view_rows(whole->operand[i], i == RH_ATTENTION_K || i == RH_ATTENTION_V ? keys : begin,
 		                             end - (i == RH_ATTENTION_K || i == RH_ATTENTION_V ? keys : begin));
+	if (!is_backward && whole->operand[RH_ATTENTION_AMAX].data)
+		op.operand[RH_ATTENTION_AMAX] = rh_view_rows(whole->operand[RH_ATTENTION_AMAX], begin, end - begin);
 	op.operand[RH_ATTENTION_START_Q] = rh_view_of(starts, RH_I32, n + 1, 1);
 	op.operand[RH_ATTENTION_START_K] = rh_view_of(starts + 8, RH_I32, n + 1, 1);
 	return op;

@@ -21,6 +21,8 @@ static inline void fused_add_rmsnorm(enum rh_dtype dtype, int64_t rows, int64_t 
 	case_operand(&c, RH_ADD_RMSNORM_SUM, dtype, rows, cols, pad, FILL_POISON);
 	case_operand(&c, RH_ADD_RMSNORM_Y, dtype, rows, cols, pad, FILL_POISON);
 	case_operand(&c, RH_ADD_RMSNORM_RSTD, RH_F32, rows, 1, 0, FILL_POISON);
+	if (rows % 2)
+		case_operand(&c, RH_ADD_RMSNORM_AMAX, RH_F32, rows, 1, pad, FILL_POISON);
 	c.tolerance[RH_ADD_RMSNORM_RSTD] = c.tolerance[RH_ADD_RMSNORM_Y] = 1e-4;
 	check(&c, seed);
 }
@@ -76,6 +78,8 @@ static inline void fused_heads(const struct heads_shape *s, enum rh_dtype dtype,
 		case_operand(&c, RH_QK_ROPE_BACKWARD_DQ_W, RH_F32, 1, s->dim, 0, FILL_RANDOM);
 	if (s->gradients & 2)
 		case_operand(&c, RH_QK_ROPE_BACKWARD_DK_W, RH_F32, 1, s->dim, 0, FILL_RANDOM);
+	if (s->rows % 3)
+		case_operand(&c, RH_QK_ROPE_BACKWARD_AMAX, RH_F32, s->rows, all, s->pad, FILL_POISON);
 	c.tolerance[RH_QK_ROPE_BACKWARD_DX] = fused_error(s->dim, dtype, 4);
 	c.tolerance[RH_QK_ROPE_BACKWARD_DQ_W] = fused_error(s->rows * s->heads, dtype, 2 * sqrt((double)(s->rows * s->heads)));
 	c.tolerance[RH_QK_ROPE_BACKWARD_DK_W] = fused_error(s->rows * s->kv_heads, dtype, 2 * sqrt((double)(s->rows * s->kv_heads)));

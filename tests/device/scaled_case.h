@@ -6,7 +6,7 @@
 
 #include "core/float8.h"
 
-enum { SCALED_Y = 1, SCALED_T = 2, SCALED_WIDE = 4, SCALED_ZERO = 8, SCALED_NAN = 16, SCALED_LARGE = 32 };
+enum { SCALED_Y = 1, SCALED_T = 2, SCALED_WIDE = 4, SCALED_ZERO = 8, SCALED_NAN = 16, SCALED_LARGE = 32, SCALED_AMAX = 64 };
 
 /* Numbers of both signs over some thirty powers of two, from nothing to 2^top. */
 static inline void scaled_fill(struct rh_view x, int top, uint64_t *seed)
@@ -14,6 +14,20 @@ static inline void scaled_fill(struct rh_view x, int top, uint64_t *seed)
 	for (int64_t r = 0; r < x.rows; r++)
 		for (int64_t c = 0; c < x.cols; c++)
 			case_put(x, r, c, ldexp((double)check_uniform(seed), top - (int)(check_random(seed) % 32)));
+}
+
+/* What an op that left maxima of the first `known` columns of x would have left: two numbers a row, one of them of nothing. */
+static inline void scaled_put_amax(struct op_case *c, struct rh_view x, int64_t known, int64_t pad)
+{
+	struct rh_view amax = case_operand(c, RH_QUANTISE_AMAX, RH_F32, x.rows, 2, pad, FILL_NONE);
+	c->op.quantise.known = known;
+	for (int64_t r = 0; r < x.rows; r++) {
+		float most = 0;
+		for (int64_t i = 0; i < known; i++)
+			most = isnan(most) || fabs(case_get(x, r, i)) <= (double)most ? most : fabsf((float)case_get(x, r, i));
+		case_put(amax, r, 0, r % 2 ? 0 : (double)most);
+		case_put(amax, r, 1, r % 2 ? (double)most : 0);
+	}
 }
 
 /* flags: the outputs there are, E5M2 in place of E4M3, what x is full of. To the last bit. */
@@ -33,6 +47,8 @@ static inline struct op_case scaled_quantise_case(enum rh_dtype act, int64_t row
 	if (flags & SCALED_NAN && rows && cols)
 		case_put(x, check_random(seed) % rows, check_random(seed) % cols, flags & SCALED_ZERO ? (double)NAN : (double)INFINITY);
 	case_operand(&c, RH_QUANTISE_PART, RH_F32, 1, RH_QUANTISE_PARTS, 0, FILL_POISON);
+	if (flags & SCALED_AMAX)
+		scaled_put_amax(&c, x, 1 + check_random(seed) % cols, pad);
 	case_operand(&c, RH_QUANTISE_SCALE, RH_F32, 1, 1, 0, FILL_POISON);
 	if (flags & SCALED_Y)
 		case_operand(&c, RH_QUANTISE_Y, eight, rows, cols, pad, FILL_RANDOM);
@@ -77,15 +93,17 @@ static inline void scaled_quantise_each(void (*check)(struct op_case *c, uint64_
 	uint64_t seed = check_seed();
 	for (int i = 0; i < (int)(sizeof shapes / sizeof *shapes); i++)
 		for (int k = 0; k < 4; k++) {
-			int flags = k | (i / 2 + k) % 2 * SCALED_WIDE | (i % 3 == 1) * SCALED_LARGE;
+			int flags = k | (i / 2 + k) % 2 * SCALED_WIDE | (i % 3 == 1) * SCALED_LARGE | (i + k) / 2 % 2 * SCALED_AMAX;
 			enum rh_dtype act = (i + k) % 2 ? RH_BF16 : RH_F32;
 			struct op_case c = scaled_quantise_case(act, shapes[i][0], shapes[i][1], shapes[i][2], flags, &seed);
 			check(&c, &seed);
 		}
 	for (int k = 0; k < 3; k++) { /* zeros; one infinity; a NaN among zeros */
 		static const int full[] = {SCALED_ZERO, SCALED_NAN, SCALED_ZERO | SCALED_NAN};
-		struct op_case c = scaled_quantise_case(RH_BF16, 33, 24, 0, SCALED_Y | SCALED_T | full[k], &seed);
-		check(&c, &seed);
+		for (int with = 0; with <= SCALED_AMAX; with += SCALED_AMAX) {
+			struct op_case c = scaled_quantise_case(RH_BF16, 33, 24, 0, SCALED_Y | SCALED_T | full[k] | with, &seed);
+			check(&c, &seed);
+		}
 	}
 }
 

@@ -19,6 +19,7 @@ static void check(struct op_case *c, uint64_t *seed)
 	check_ok(rh_pool_create(1, &context.pool));
 	check_ok(rh_op_parts(&parts.op, run_part, &context));
 	rh_pool_destroy(context.pool);
+	rh_op_amax(&parts.op);
 	for (int i = 0; i < RH_OP_OPERANDS; i++)
 		if (c->buffer[i].bytes)
 			assert_memory_equal(whole.buffer[i].bytes, parts.buffer[i].bytes, c->buffer[i].size);

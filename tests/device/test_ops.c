@@ -120,6 +120,8 @@ static void check_rmsnorm(const struct case_shape *s, uint64_t *seed)
 		case_alias(&c, RH_RMSNORM_Y, RH_RMSNORM_X);
 	else
 		case_operand(&c, RH_RMSNORM_Y, s->dtype, s->rows, wide, s->pad, FILL_POISON);
+	if (s->index % 4)
+		case_operand(&c, RH_RMSNORM_AMAX, RH_F32, s->rows, c.op.rmsnorm.groups, s->pad, FILL_POISON);
 	case_check(&c); /* a sum of squares has no cancellation: the relative tolerance is enough */
 }
 
@@ -154,6 +156,10 @@ static void check_rmsnorm_backward(const struct case_shape *s, uint64_t *seed)
 		case_operand(&c, RH_RMSNORM_BACKWARD_DW, RH_F32, 1, s->cols, 0, FILL_RANDOM);
 	if (s->index % 4 > 1)
 		case_operand(&c, RH_RMSNORM_BACKWARD_Y, s->dtype, s->rows, wide, s->pad, FILL_POISON);
+	if (s->index % 3)
+		case_operand(&c, RH_RMSNORM_BACKWARD_DX_AMAX, RH_F32, s->rows, groups, s->pad, FILL_POISON);
+	if (s->index % 8 > 1 && s->index % 4 > 1)
+		case_operand(&c, RH_RMSNORM_BACKWARD_Y_AMAX, RH_F32, s->rows, groups, s->pad, FILL_POISON);
 	/* dx: a difference of terms within 4, in few roundings. dw: up to 420 terms within 2. In bf16 the difference is rounded once,
 	 * so a relative tolerance of the result does. */
 	c.tolerance[RH_RMSNORM_BACKWARD_DX] = 0x1p-19;
@@ -199,6 +205,8 @@ static void check_rope(const struct case_shape *s, uint64_t *seed)
 		c.op.rope.first = still / 2;
 	c.op.rope.adjacent = s->index % 8 == 2 || s->index % 8 == 5;
 	c.tolerance[RH_ROPE_X] = 0x1p-22; /* two products within 1 */
+	if (c.op.operand[RH_ROPE_X].cols == 2 * s->cols * c.op.rope.heads && rh_rope_has_amax(2 * s->cols))
+		case_operand(&c, RH_ROPE_AMAX, RH_F32, s->rows, c.op.rope.heads, s->pad, FILL_POISON);
 	case_check(&c);
 }
 

@@ -43,7 +43,7 @@ static void give_parameters(struct rh_op *op)
 		op->delta.documents = 1;
 	}
 	if (op->kind == RH_OP_QUANTISE)
-		op->quantise.limit = 448;
+		op->quantise.limit = 448, op->quantise.known = 4;
 	if (op->kind == RH_OP_SCALED_GEMM)
 		op->scaled_gemm.trans_b = 1;
 }
@@ -53,12 +53,31 @@ struct lengths {
 	int64_t rows, cols;
 };
 
-/* Of PREFERENCE, QUANTISE_ROWS, ADD, ROUTER_BACKWARD and DoRA's; and of fused ops: 2 query heads and 1 key head; adapters of 3, 4 and 5
- * columns. */
+/* Of PREFERENCE, ATTENTION_BACKWARD, QUANTISE, QUANTISE_ROWS, ADD, ROUTER_BACKWARD and DoRA's; and of fused ops: 2 query heads and 1 key
+ * head; adapters of 3, 4 and 5 columns. */
 static struct lengths fused_lengths(enum rh_op_kind kind, enum rh_dtype act, int operand)
 {
 	const struct lengths shape[RH_OP_KINDS][RH_OP_OPERANDS] = {
 	        [RH_OP_PREFERENCE] = {{RH_F32, 6, 1}, {RH_I32, 2, 4}, {RH_F32, 2, 1}, {RH_F32, 2, 2}, {RH_F32, 6, 1}, {act, 6, 8}},
+	        [RH_OP_ATTENTION_BACKWARD] = {{act, 6, 16},
+	                                      {act, 7, 8},
+	                                      {act, 7, 8},
+	                                      {RH_I32, 3, 1},
+	                                      {RH_I32, 3, 1},
+	                                      {act, 6, 16},
+	                                      {RH_F32, 6, 4},
+	                                      {act, 6, 16},
+	                                      {RH_F32, 6, 4},
+	                                      {act, 6, 16},
+	                                      {act, 7, 8},
+	                                      {act, 7, 8},
+	                                      {act, 1, 4},
+	                                      {RH_F32, 1, 4},
+	                                      {RH_F32, 10, 16}, /* as rh_attention_space_rows says */
+	                                      {RH_F32, 7, 8},
+	                                      {RH_F32, 7, 8}},
+	        [RH_OP_QUANTISE] =
+	                {{act, 6, 8}, {RH_F32, 1, RH_QUANTISE_PARTS}, {RH_F32, 1, 1}, {RH_E4M3, 6, 8}, {RH_E5M2, 8, 16}, {RH_F32, 6, 2}},
 	        [RH_OP_QUANTISE_ROWS] = {{act, 6, 8}, {RH_F32, 6, 1}, {RH_E4M3, 6, 8}},
 	        [RH_OP_ADD] = {{act, 6, 8}, {act, 6, 8}, {act, 6, 8}, {act, 1, 1}},
 	        [RH_OP_LATENT] = {{act, 6, 10}, {act, 6, 2}, {act, 6, 10}, {act, 6, 4}}, /* 3 and 2 of key, 2 of value */
@@ -73,7 +92,7 @@ static struct lengths fused_lengths(enum rh_op_kind kind, enum rh_dtype act, int
 	                                   {act, 6, 5},
 	                                   {act, 1, 5},
 	                                   {RH_F32, 6, 5}},
-	        [RH_OP_ADD_RMSNORM] = {{act, 6, 8}, {act, 6, 8}, {act, 1, 8}, {act, 6, 8}, {act, 6, 8}, {RH_F32, 6, 1}},
+	        [RH_OP_ADD_RMSNORM] = {{act, 6, 8}, {act, 6, 8}, {act, 1, 8}, {act, 6, 8}, {act, 6, 8}, {RH_F32, 6, 1}, {RH_F32, 6, 1}},
 	        [RH_OP_QK_ROPE] = {{act, 6, 12}, {act, 1, 4}, {act, 1, 4}, {RH_F32, 6, 4}, {act, 6, 12}, {RH_F32, 6, 3}},
 	        [RH_OP_QK_ROPE_BACKWARD] = {{act, 6, 12},
 	                                    {act, 1, 4},
@@ -83,7 +102,8 @@ static struct lengths fused_lengths(enum rh_op_kind kind, enum rh_dtype act, int
 	                                    {act, 6, 12},
 	                                    {act, 6, 12},
 	                                    {RH_F32, 1, 4},
-	                                    {RH_F32, 1, 4}},
+	                                    {RH_F32, 1, 4},
+	                                    {RH_F32, 6, 3}},
 	        [RH_OP_DORA_NORM] = {{act, 12, 8},
 	                             {act, 2, 8},
 	                             {act, 1, 8},
@@ -165,8 +185,9 @@ static struct lengths lengths_of_adapter(enum rh_dtype act, int operand)
 static int is_apart(enum rh_op_kind kind, int operand)
 {
 	return (kind == RH_OP_HEAD_LOSS && operand >= RH_HEAD_LOSS_LOW) || rh_op_is_fused(kind) || kind == RH_OP_PREFERENCE ||
-	       kind == RH_OP_QUANTISE_ROWS || kind == RH_OP_ADD || kind == RH_OP_ROUTER_BACKWARD || kind == RH_OP_LATENT ||
-	       kind == RH_OP_LATENT_BACKWARD || (kind >= RH_OP_CONV && kind <= RH_OP_DORA_GRADIENT);
+	       kind == RH_OP_QUANTISE_ROWS || kind == RH_OP_QUANTISE || kind == RH_OP_ATTENTION_BACKWARD || kind == RH_OP_ADD ||
+	       kind == RH_OP_ROUTER_BACKWARD || kind == RH_OP_LATENT || kind == RH_OP_LATENT_BACKWARD ||
+	       (kind >= RH_OP_CONV && kind <= RH_OP_DORA_GRADIENT);
 }
 
 static struct lengths lengths_apart(enum rh_op_kind kind, enum rh_dtype act, int operand)
@@ -187,32 +208,30 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 	        [RH_OP_CAST] = {{act, 6, 8}, {RH_F32, 6, 8}},
 	        [RH_OP_GEMM] = {{act, 6, 8}, {act, 8, 5}, {RH_F32, 6, 5}, {act, 1, 5}, {RH_F32, 6, 5}},
 	        [RH_OP_COLUMN_SUM] = {{act, 6, 8}, {RH_F32, 1, 8}},
-	        [RH_OP_RMSNORM] = {{act, 6, 8}, {act, 1, 4}, {act, 6, 8}, {RH_F32, 6, 2}},
-	        [RH_OP_RMSNORM_BACKWARD] =
-	                {{act, 6, 8}, {act, 1, 4}, {RH_F32, 6, 2}, {act, 6, 8}, {act, 6, 8}, {act, 6, 8}, {RH_F32, 1, 4}, {act, 6, 8}},
+	        [RH_OP_RMSNORM] = {{act, 6, 8}, {act, 1, 4}, {act, 6, 8}, {RH_F32, 6, 2}, {RH_F32, 6, 2}},
+	        [RH_OP_RMSNORM_BACKWARD] = {{act, 6, 8},
+	                                    {act, 1, 4},
+	                                    {RH_F32, 6, 2},
+	                                    {act, 6, 8},
+	                                    {act, 6, 8},
+	                                    {act, 6, 8},
+	                                    {RH_F32, 1, 4},
+	                                    {act, 6, 8},
+	                                    {RH_F32, 6, 2},
+	                                    {RH_F32, 6, 2}},
 	        [RH_OP_ROPE_TABLE] = {{RH_I32, 6, 1}, {RH_F32, 6, 4}},
-	        [RH_OP_ROPE] = {{act, 6, 8}, {RH_F32, 6, 4}},
-	        [RH_OP_ATTENTION] =
-	                {{act, 6, 16}, {act, 7, 8}, {act, 7, 8}, {RH_I32, 3, 1}, {RH_I32, 3, 1}, {act, 6, 16}, {RH_F32, 6, 4}, {act, 1, 4}},
-	        [RH_OP_ATTENTION_BACKWARD] = {{act, 6, 16},
-	                                      {act, 7, 8},
-	                                      {act, 7, 8},
-	                                      {RH_I32, 3, 1},
-	                                      {RH_I32, 3, 1},
-	                                      {act, 6, 16},
-	                                      {RH_F32, 6, 4},
-	                                      {act, 6, 16},
-	                                      {RH_F32, 6, 4},
-	                                      {act, 6, 16},
-	                                      {act, 7, 8},
-	                                      {act, 7, 8},
-	                                      {act, 1, 4},
-	                                      {RH_F32, 1, 4},
-	                                      {RH_F32, 10, 16}, /* as rh_attention_space_rows says */
-	                                      {RH_F32, 7, 8},
-	                                      {RH_F32, 7, 8}},
-	        [RH_OP_GLU] = {{act, 6, 8}, {act, 6, 4}},
-	        [RH_OP_GLU_BACKWARD] = {{act, 6, 8}, {act, 6, 4}, {act, 6, 8}, {act, 6, 4}, {RH_F32, 6, 1}},
+	        [RH_OP_ROPE] = {{act, 6, 8}, {RH_F32, 6, 4}, {RH_F32, 6, 2}},
+	        [RH_OP_ATTENTION] = {{act, 6, 16},
+	                             {act, 7, 8},
+	                             {act, 7, 8},
+	                             {RH_I32, 3, 1},
+	                             {RH_I32, 3, 1},
+	                             {act, 6, 16},
+	                             {RH_F32, 6, 4},
+	                             {act, 1, 4},
+	                             {RH_F32, 6, 4}},
+	        [RH_OP_GLU] = {{act, 6, 8}, {act, 6, 4}, {RH_F32, 6, 1}},
+	        [RH_OP_GLU_BACKWARD] = {{act, 6, 8}, {act, 6, 4}, {act, 6, 8}, {act, 6, 4}, {RH_F32, 6, 1}, {RH_F32, 6, 1}, {RH_F32, 6, 1}},
 	        [RH_OP_EMBEDDING] = {{RH_I32, 6, 1}, {act, 9, 8}, {act, 6, 8}},
 	        [RH_OP_EMBEDDING_BACKWARD] = {{RH_I32, 6, 1}, {act, 6, 8}, {RH_F32, 9, 8}},
 	        [RH_OP_GATHER_ROWS] = {{act, 9, 8}, {RH_I32, 6, 1}, {act, 6, 8}},
@@ -252,7 +271,6 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 	                                      {RH_F32, 1, 8},
 	                                      {RH_F32, 1, 8},
 	                                      {act, 6, 8}},
-	        [RH_OP_QUANTISE] = {{act, 6, 8}, {RH_F32, 1, RH_QUANTISE_PARTS}, {RH_F32, 1, 1}, {RH_E4M3, 6, 8}, {RH_E5M2, 8, 16}},
 	        [RH_OP_TRANSPOSE] = {{RH_E4M3, 16, 32}, {RH_E4M3, 32, 16}},
 	        [RH_OP_SCALED_GEMM] = {{RH_E4M3, 6, 32},
 	                               {RH_E5M2, 16, 32},
@@ -274,7 +292,7 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 }
 
 /* A module of adapters has its low and its matrix, or neither; a teacher has its weights; sums of dk come with those of dv; a norm's
- * weights with its statistics. */
+ * weights with its statistics, an amax with its optional output. */
 static int partner(enum rh_op_kind kind, int operand)
 {
 	if (kind == RH_OP_GATE && (operand == RH_GATE_W || operand == RH_GATE_RSTD))
@@ -289,6 +307,10 @@ static int partner(enum rh_op_kind kind, int operand)
 		return RH_ROUTER_BACKWARD_SCALE + RH_ROUTER_BACKWARD_DSCALE - operand;
 	if (kind == RH_OP_ATTENTION_BACKWARD && operand >= RH_ATTENTION_BACKWARD_DK_SUM)
 		return RH_ATTENTION_BACKWARD_DK_SUM + RH_ATTENTION_BACKWARD_DV_SUM - operand;
+	if (kind == RH_OP_RMSNORM_BACKWARD && (operand == RH_RMSNORM_BACKWARD_Y || operand == RH_RMSNORM_BACKWARD_Y_AMAX))
+		return RH_RMSNORM_BACKWARD_Y + RH_RMSNORM_BACKWARD_Y_AMAX - operand;
+	if (kind == RH_OP_GLU_BACKWARD && (operand == RH_GLU_BACKWARD_A || operand == RH_GLU_BACKWARD_A_AMAX))
+		return RH_GLU_BACKWARD_A + RH_GLU_BACKWARD_A_AMAX - operand;
 	if (kind < RH_OP_LORA_LOW || kind > RH_OP_LORA_B_GRADIENT || operand < RH_LORA_LOWS || operand >= RH_LORA_SPACE)
 		return operand;
 	return operand < RH_LORA_MATRICES ? operand + RH_LORA_MODULES : operand - RH_LORA_MODULES;
@@ -312,6 +334,8 @@ static void test_fault_is_null_for_right_ops(void **state)
 				without.operand[i] = without.operand[partner((enum rh_op_kind)kind, i)] = (struct rh_view){0};
 				if (kind == RH_OP_HEAD_LOSS && i != partner(RH_OP_HEAD_LOSS, i) && i >= RH_HEAD_LOSS_LOW)
 					without.operand[RH_HEAD_LOSS_DLOW] = without.operand[RH_HEAD_LOSS_DUP] = (struct rh_view){0};
+				if (kind == RH_OP_QUANTISE && i == RH_QUANTISE_AMAX)
+					without.quantise.known = 0;
 				if (kind == RH_OP_ATTENTION_BACKWARD && i >= RH_ATTENTION_BACKWARD_DK_SUM)
 					without.operand[RH_ATTENTION_BACKWARD_DK].rows = without.operand[RH_ATTENTION_BACKWARD_DV].rows = 7;
 				assert_null(rh_op_fault(&without));
@@ -359,7 +383,8 @@ static void test_fault_is_found_in_every_operand(void **state)
 			if (!free_rows)
 				expect_fault(c.op, i, (struct rh_view){view.data, view.dtype, view.rows - 1, view.cols, view.stride},
 				             "rows");
-			if (kind != RH_OP_FILL && !(kind == RH_OP_PREFERENCE && i == RH_PREFERENCE_OP_DH))
+			if (kind != RH_OP_FILL && !(kind == RH_OP_PREFERENCE && i == RH_PREFERENCE_OP_DH) &&
+			    !(kind == RH_OP_QUANTISE && i == RH_QUANTISE_AMAX))
 				expect_fault(c.op, i, (struct rh_view){view.data, view.dtype, view.rows, view.cols - 1, view.stride},
 				             "columns");
 			for (int j = 0; j < info->operands; j++) { /* a byte into the other, which no exception allows */
@@ -439,6 +464,8 @@ static void expect_rope_faults(void)
 	op.rope.first = -1;
 	assert_non_null(rh_op_fault(&op));
 	op = c.op, op.rope.adjacent = 1;
+	assert_non_null(rh_op_fault(&op)); /* it has an amax */
+	op.operand[RH_ROPE_AMAX] = (struct rh_view){0};
 	assert_null(rh_op_fault(&op));
 	op.rope.apart = 2;
 	assert_non_null(rh_op_fault(&op));
@@ -447,6 +474,37 @@ static void expect_rope_faults(void)
 	op = c.op, op.latent.value = 1;
 	assert_non_null(rh_op_fault(&op));
 	op = c.op, op.latent.heads = 0;
+	assert_non_null(rh_op_fault(&op));
+	case_free(&c);
+}
+
+static void expect_quantise_faults(void)
+{
+	struct rh_op op;
+	struct op_case c = right(RH_OP_QUANTISE, RH_F32);
+	op = c.op, op.quantise.limit = 449;
+	assert_non_null(rh_op_fault(&op));
+	op = c.op, op.quantise.limit = NAN;
+	assert_non_null(rh_op_fault(&op));
+	op = c.op, op.operand[RH_QUANTISE_T].stride = 24;
+	assert_non_null(rh_op_fault(&op));
+	op = c.op, op.quantise.known = 9;
+	assert_non_null(rh_op_fault(&op));
+	op = c.op, op.quantise.known = 0; /* an amax of nothing */
+	assert_non_null(rh_op_fault(&op));
+	op = c.op, op.operand[RH_QUANTISE_AMAX] = (struct rh_view){0};
+	assert_non_null(rh_op_fault(&op));
+	case_free(&c);
+	c = right(RH_OP_ROPE, RH_F32);
+	op = c.op, op.operand[RH_ROPE_TABLE_IN].cols = 2; /* an amax of heads that are not turned whole */
+	assert_non_null(rh_op_fault(&op));
+	case_free(&c);
+	c = right(RH_OP_GLU_BACKWARD, RH_F32);
+	op = c.op, op.operand[RH_GLU_BACKWARD_A] = (struct rh_view){0};
+	assert_non_null(rh_op_fault(&op));
+	case_free(&c);
+	c = right(RH_OP_RMSNORM_BACKWARD, RH_F32);
+	op = c.op, op.operand[RH_RMSNORM_BACKWARD_Y] = (struct rh_view){0};
 	assert_non_null(rh_op_fault(&op));
 	case_free(&c);
 }
@@ -530,14 +588,6 @@ static void test_fault_is_found_in_parameters(void **state)
 	op = c.op, op.operand[RH_DEQUANTISE_SCALE] = (struct rh_view){0};
 	assert_non_null(rh_op_fault(&op));
 	case_free(&c);
-	c = right(RH_OP_QUANTISE, RH_F32);
-	op = c.op, op.quantise.limit = 449;
-	assert_non_null(rh_op_fault(&op));
-	op = c.op, op.quantise.limit = NAN;
-	assert_non_null(rh_op_fault(&op));
-	op = c.op, op.operand[RH_QUANTISE_T].stride = 24;
-	assert_non_null(rh_op_fault(&op));
-	case_free(&c);
 	c = right(RH_OP_SCALED_GEMM, RH_F32);
 	op = c.op, op.operand[RH_SCALED_GEMM_A].dtype = RH_E5M2;
 	assert_non_null(rh_op_fault(&op));
@@ -547,6 +597,7 @@ static void test_fault_is_found_in_parameters(void **state)
 	assert_non_null(rh_op_fault(&op));
 	case_free(&c);
 	expect_dropout_faults();
+	expect_quantise_faults();
 }
 
 /* Column ranges of one buffer do not overlap though their bytes interleave. */
@@ -595,11 +646,27 @@ static void test_cost_of_hand_computed_cases(void **state)
 	/* 6 queries that see 4 / 2 of their own keys and (7 - 6) / 2 cached ones; 4 heads of 4; scores and outputs. */
 	struct rh_op_cost attention = cost_of(RH_OP_ATTENTION, RH_F32);
 	assert_true(attention.product_flops == 2 * 2 * 6 * 2.5 * 16);
-	assert_true(attention.bytes == 4 * (96 + 56 + 56 + 3 + 3 + 96 + 24 + 4));
+	assert_true(attention.bytes == 4 * (96 + 56 + 56 + 3 + 3 + 96 + 24 + 4 + 24));
 	assert_true(cost_of(RH_OP_ATTENTION_BACKWARD, RH_F32).product_flops == 5 * 2 * 6 * 2.5 * 16);
 	struct op_case c = right(RH_OP_ATTENTION, RH_F32);
 	c.op.attention.window = 1;
 	assert_true(rh_op_cost(&c.op).product_flops == 2 * 2 * 6 * 1 * 16);
+	case_free(&c);
+}
+
+/* x (6,8), twice: for the scale and for what is made; y, t, the scale. With an amax of 4 columns, (6,2), half as much for the scale. */
+static void test_cost_of_quantising(void **state)
+{
+	(void)state;
+	struct op_case c = right(RH_OP_QUANTISE, RH_BF16);
+	assert_true(rh_op_cost(&c.op).bytes == 48 + 96 + 48 + 128 + 4 + 48);
+	c.op.quantise.known = 8;
+	assert_true(rh_op_cost(&c.op).bytes == 96 + 48 + 128 + 4 + 48);
+	c.op.quantise.known = 0;
+	c.op.operand[RH_QUANTISE_AMAX] = (struct rh_view){0};
+	assert_true(rh_op_cost(&c.op).bytes == 2 * 96 + 48 + 128 + 4);
+	c.op.operand[RH_QUANTISE_Y] = c.op.operand[RH_QUANTISE_T] = (struct rh_view){0};
+	assert_true(rh_op_cost(&c.op).bytes == 96 + 4);
 	case_free(&c);
 }
 
@@ -626,6 +693,7 @@ int main(void)
 	        cmocka_unit_test(test_fault_is_null_for_right_ops),  cmocka_unit_test(test_fault_is_found_in_every_operand),
 	        cmocka_unit_test(test_fault_is_found_in_parameters), cmocka_unit_test(test_fault_lets_column_ranges_of_one_buffer_pass),
 	        cmocka_unit_test(test_cost_of_hand_computed_cases),  cmocka_unit_test(test_cost_of_mixtures_of_experts),
+	        cmocka_unit_test(test_cost_of_quantising),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

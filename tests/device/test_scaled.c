@@ -13,7 +13,7 @@ static void test_quantise_known_answer(void **state)
 	op.operand[RH_QUANTISE_Y] = rh_view_of(y, RH_E4M3, 2, 3);
 	op.operand[RH_QUANTISE_T] = rh_view_of(t, RH_E4M3, 3, 16);
 	rh_op_oracle(&op);
-	assert_true(scale == 8 && part[0] == 1000 && part[1] == 2000);
+	assert_true(scale == 8);
 	/* 112, -0.375, 125 -> 128, 0.0125 -> 3 * 2^-8 = 0.01171875, 56, -250 -> -256 */
 	const float worth[6] = {112, -0.375f, 128, 0.01171875f, 56, -256};
 	for (int i = 0; i < 6; i++) {

@@ -24,8 +24,11 @@ static int run_part(void *context, const struct rh_op *part)
 int cpu_run(struct cpu_context *context, const struct rh_op *op)
 {
 	RH_ASSERT(!rh_op_fault(op));
-	if (rh_op_is_fused(op->kind))
-		return rh_op_parts(op, run_part, context);
+	if (rh_op_is_fused(op->kind)) {
+		int rc = rh_op_parts(op, run_part, context);
+		rh_op_amax(op);
+		return rc;
+	}
 	if (op->kind == RH_OP_GEMM)
 		return cpu_gemm(context, op);
 	if (op->kind == RH_OP_HEAD_LOSS)
@@ -44,5 +47,6 @@ int cpu_run(struct cpu_context *context, const struct rh_op *op)
 		struct pass pass = {op, kernels->pass[i].kernel, span};
 		rh_pool_run(context->pool, run_task, &pass, (pass.span.units + pass.span.grain - 1) / pass.span.grain);
 	}
+	rh_op_amax(op); /* like what reads it, for comparison alone */
 	return 0;
 }

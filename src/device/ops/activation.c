@@ -66,6 +66,7 @@ static void check_glu(struct check *check)
 	require(check, is_act(gu.dtype), "glu: gu is neither F32 nor BF16");
 	require(check, gu.cols % 2 == 0, "glu: gu is not 2I wide");
 	shape(check, RH_GLU_A, gu.dtype, gu.rows, gu.cols / 2, "glu: a is not (T,I) of gu's dtype");
+	shape(check, RH_GLU_AMAX, RH_F32, gu.rows, rh_glu_parts(gu.cols / 2), "glu: amax is not (T,rh_glu_parts(I)) F32");
 }
 
 static void oracle_glu(const struct rh_op *op)
@@ -80,11 +81,17 @@ static void oracle_glu(const struct rh_op *op)
 	}
 }
 
+static void amax_glu(const struct rh_op *op)
+{
+	ops_amax(op->operand[RH_GLU_A], RH_GLU_RUN, op->operand[RH_GLU_AMAX]);
+}
+
 const struct op_def op_glu = {
-        .info = {"glu", 2, {IN("gu"), OUT("a")}},
+        .info = {"glu", 3, {IN("gu"), OUT("a"), AMAX_IF("amax")}},
         .check = check_glu,
         .oracle = oracle_glu,
         .flops = {RH_GLU_A, SPECIAL + 4},
+        .amax = amax_glu,
 };
 
 static void check_glu_backward(struct check *check)
@@ -97,6 +104,11 @@ static void check_glu_backward(struct check *check)
 	shape(check, RH_GLU_BACKWARD_DGU, gu.dtype, gu.rows, gu.cols, "glu_backward: dgu is not shaped and typed as gu");
 	shape(check, RH_GLU_BACKWARD_A, gu.dtype, gu.rows, gu.cols / 2, "glu_backward: a is not (T,I) of gu's dtype");
 	shape(check, RH_GLU_BACKWARD_DOT, RH_F32, gu.rows, 1, "glu_backward: dot is not (T,1) F32");
+	int64_t parts = rh_glu_parts(gu.cols / 2);
+	shape(check, RH_GLU_BACKWARD_DGU_AMAX, RH_F32, gu.rows, parts, "glu_backward: dgu_amax is not (T,rh_glu_parts(I)) F32");
+	shape(check, RH_GLU_BACKWARD_A_AMAX, RH_F32, gu.rows, parts, "glu_backward: a_amax is not (T,rh_glu_parts(I)) F32");
+	require(check, !check->op->operand[RH_GLU_BACKWARD_A_AMAX].data || check->op->operand[RH_GLU_BACKWARD_A].data,
+	        "glu_backward: a_amax without a");
 }
 
 static void oracle_glu_backward(const struct rh_op *op)
@@ -119,12 +131,30 @@ static void oracle_glu_backward(const struct rh_op *op)
 	}
 }
 
+static void amax_glu_backward(const struct rh_op *op)
+{
+	struct rh_view dgu = op->operand[RH_GLU_BACKWARD_DGU], amax = op->operand[RH_GLU_BACKWARD_DGU_AMAX];
+	int64_t cols = dgu.cols / 2;
+	ops_amax(op->operand[RH_GLU_BACKWARD_A], RH_GLU_RUN, op->operand[RH_GLU_BACKWARD_A_AMAX]);
+	if (op->activation.act == RH_ACT_GPT_OSS) { /* gates and ups alternate */
+		ops_amax(dgu, 2 * RH_GLU_RUN, amax);
+		return;
+	}
+	ops_amax(rh_view_cols(dgu, 0, cols), RH_GLU_RUN, amax);
+	for (int64_t r = 0; amax.data && r < dgu.rows; r++)
+		for (int64_t c = 0; c < cols; c++) {
+			float *most = (float *)amax.data + r * amax.stride + c / RH_GLU_RUN;
+			*most = larger(*most, (float)get(dgu, r, cols + c));
+		}
+}
+
 const struct op_def op_glu_backward = {
-        .info = {"glu_backward", 5, {IN("gu"), IN("da"), OUT("dgu"), OUT_IF("a"), OUT_IF("dot")}},
+        .info = {"glu_backward", 7, {IN("gu"), IN("da"), OUT("dgu"), OUT_IF("a"), OUT_IF("dot"), AMAX_IF("dgu_amax"), AMAX_IF("a_amax")}},
         .in_place = {{RH_GLU_BACKWARD_DGU, RH_GLU_BACKWARD_GU}, {RH_GLU_BACKWARD_A, RH_GLU_BACKWARD_DA}},
         .check = check_glu_backward,
         .oracle = oracle_glu_backward,
         .flops = {RH_GLU_BACKWARD_DA, SPECIAL + 10},
+        .amax = amax_glu_backward,
 };
 
 static void check_activation(struct check *check)

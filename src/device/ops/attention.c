@@ -206,6 +206,9 @@ static void check_attention(struct check *check)
 	shape(check, RH_ATTENTION_O, q.dtype, q.rows, q.cols, "attention: o is not shaped and typed as q");
 	shape(check, RH_ATTENTION_LSE, RH_F32, q.rows, check->op->attention.heads, "attention: lse is not (Tq,heads) F32");
 	shape(check, RH_ATTENTION_SINK, q.dtype, 1, check->op->attention.heads, "attention: sink is not (1,heads) of q's dtype");
+	shape(check, RH_ATTENTION_AMAX, RH_F32, q.rows, check->op->attention.heads, "attention: amax is not (Tq,heads) F32");
+	require(check, !check->op->operand[RH_ATTENTION_AMAX].data || q.cols <= RH_AMAX_HEAD_DIM * check->op->attention.heads,
+	        "attention: amax of heads of more than 256");
 }
 
 static void oracle_attention(const struct rh_op *op)
@@ -219,11 +222,22 @@ static void cost_attention(const struct rh_op *op, struct rh_op_cost *cost)
 	attention_cost(op, 2, cost);
 }
 
+static void amax_attention(const struct rh_op *op)
+{
+	struct rh_view o = op->operand[RH_ATTENTION_O], start = op->operand[RH_ATTENTION_START_Q];
+	for (int64_t d = 0; d < op->attention.documents; d++)
+		ops_amax_rows(o, get_index(start, d), get_index(start, d + 1), o.cols / op->attention.heads,
+		              op->operand[RH_ATTENTION_AMAX]);
+}
+
 const struct op_def op_attention = {
-        .info = {"attention", 8, {IN("q"), IN("k"), IN("v"), IN("start_q"), IN("start_k"), OUT("o"), OUT("lse"), MAYBE("sink")}},
+        .info = {"attention",
+                 9,
+                 {IN("q"), IN("k"), IN("v"), IN("start_q"), IN("start_k"), OUT("o"), OUT("lse"), MAYBE("sink"), AMAX_IF("amax")}},
         .check = check_attention,
         .oracle = oracle_attention,
         .cost = cost_attention,
+        .amax = amax_attention,
 };
 
 static void backward_delta(const struct query *query)

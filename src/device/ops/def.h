@@ -25,8 +25,9 @@ struct op_def {
 		int operand, per_element;
 	} flops;
 	void (*cost)(const struct rh_op *op, struct rh_op_cost *cost);
-	/* Rows of an operand that are read or written; NULL: all of each. */
+	/* Rows of an operand that are read or written; NULL: all of each, once. */
 	int64_t (*touched)(const struct rh_op *op, int operand);
+	void (*amax)(const struct rh_op *op); /* leaves each amax of outputs that are there; NULL: the op has none */
 };
 
 /* Flops of an exponential, a root, a quotient; multiplications, additions and comparisons count 1. */
@@ -34,31 +35,39 @@ enum { SPECIAL = 8 };
 
 #define IN(label)                                                                                                                          \
 	{                                                                                                                                  \
-		label, RH_ACCESS_IN, 0                                                                                                     \
+		label, RH_ACCESS_IN, 0, 0                                                                                                  \
 	}
 #define OUT(label)                                                                                                                         \
 	{                                                                                                                                  \
-		label, RH_ACCESS_OUT, 0                                                                                                    \
+		label, RH_ACCESS_OUT, 0, 0                                                                                                 \
 	}
 #define INOUT(label)                                                                                                                       \
 	{                                                                                                                                  \
-		label, RH_ACCESS_INOUT, 0                                                                                                  \
+		label, RH_ACCESS_INOUT, 0, 0                                                                                               \
 	}
 #define MAYBE(label)                                                                                                                       \
 	{                                                                                                                                  \
-		label, RH_ACCESS_IN, 1                                                                                                     \
+		label, RH_ACCESS_IN, 1, 0                                                                                                  \
 	}
 #define OUT_IF(label)                                                                                                                      \
 	{                                                                                                                                  \
-		label, RH_ACCESS_OUT, 1                                                                                                    \
+		label, RH_ACCESS_OUT, 1, 0                                                                                                 \
+	}
+#define SPACE(label)                                                                                                                       \
+	{                                                                                                                                  \
+		label, RH_ACCESS_NONE, 0, 0                                                                                                \
 	}
 #define SPACE_IF(label)                                                                                                                    \
 	{                                                                                                                                  \
-		label, RH_ACCESS_NONE, 1                                                                                                   \
+		label, RH_ACCESS_NONE, 1, 0                                                                                                \
+	}
+#define AMAX_IF(label)                                                                                                                     \
+	{                                                                                                                                  \
+		label, RH_ACCESS_OUT, 1, 1                                                                                                 \
 	}
 #define ADD_TO_IF(label)                                                                                                                   \
 	{                                                                                                                                  \
-		label, RH_ACCESS_INOUT, 1                                                                                                  \
+		label, RH_ACCESS_INOUT, 1, 0                                                                                               \
 	}
 
 static inline void require(struct check *check, int condition, const char *fault)
@@ -83,6 +92,20 @@ static inline int is_act(enum rh_dtype dtype)
 static inline double area(struct rh_view view)
 {
 	return (double)view.rows * (double)view.cols;
+}
+
+/* Bits are compared: of what is not negative they order as the numbers do, infinity above them and NaN above that. */
+static inline float larger(float most, float value)
+{
+	uint32_t bits = rh_f32_bits(value) & 0x7fffffffu;
+	return bits > rh_f32_bits(most) ? rh_bits_f32(bits) : most;
+}
+
+/* An amax (T,n) of rows [first, end) of x: of n runs of `each` columns, the last one perhaps shorter. Absent: nothing. */
+void ops_amax_rows(struct rh_view x, int64_t first, int64_t end, int64_t each, struct rh_view amax);
+static inline void ops_amax(struct rh_view x, int64_t each, struct rh_view amax)
+{
+	ops_amax_rows(x, 0, x.rows, each, amax);
 }
 
 /* Elements of host views as doubles. */

@@ -11,6 +11,7 @@ static void check_add_rmsnorm(struct check *check)
 	shape(check, RH_ADD_RMSNORM_SUM, a.dtype, a.rows, a.cols, "add_rmsnorm: sum is not shaped and typed as a");
 	shape(check, RH_ADD_RMSNORM_Y, a.dtype, a.rows, a.cols, "add_rmsnorm: y is not shaped and typed as a");
 	shape(check, RH_ADD_RMSNORM_RSTD, RH_F32, a.rows, 1, "add_rmsnorm: rstd is not (T,1) F32");
+	shape(check, RH_ADD_RMSNORM_AMAX, RH_F32, a.rows, 1, "add_rmsnorm: amax is not (T,1) F32");
 }
 
 static int add_rmsnorm_parts(const struct rh_op *op, rh_op_run *run, void *user)
@@ -30,10 +31,16 @@ static int add_rmsnorm_parts(const struct rh_op *op, rh_op_run *run, void *user)
 	return rc ? rc : run(user, &norm);
 }
 
+static void amax_add_rmsnorm(const struct rh_op *op)
+{
+	ops_amax(op->operand[RH_ADD_RMSNORM_Y], op->operand[RH_ADD_RMSNORM_Y].cols, op->operand[RH_ADD_RMSNORM_AMAX]);
+}
+
 const struct op_def op_add_rmsnorm = {
-        .info = {"add_rmsnorm", 6, {IN("a"), IN("b"), IN("w"), OUT("sum"), OUT("y"), OUT("rstd")}},
+        .info = {"add_rmsnorm", 7, {IN("a"), IN("b"), IN("w"), OUT("sum"), OUT("y"), OUT("rstd"), AMAX_IF("amax")}},
         .check = check_add_rmsnorm,
         .parts = add_rmsnorm_parts,
+        .amax = amax_add_rmsnorm,
 };
 
 /* What both ways share: x (T,(heads+kv_heads)*D), the weights, the table, and one more view that is shaped as x. */
@@ -113,6 +120,8 @@ static void check_qk_rope_backward(struct check *check)
 	int64_t dim = view[RH_QK_ROPE_BACKWARD_TABLE].cols;
 	shape(check, RH_QK_ROPE_BACKWARD_DQ_W, RH_F32, 1, dim, "qk_rope_backward: dq_w is not (1,D) F32");
 	shape(check, RH_QK_ROPE_BACKWARD_DK_W, RH_F32, 1, dim, "qk_rope_backward: dk_w is not (1,D) F32");
+	shape(check, RH_QK_ROPE_BACKWARD_AMAX, RH_F32, x.rows, check->op->qk_rope.heads + check->op->qk_rope.kv_heads,
+	      "qk_rope_backward: amax is not (T,heads+kv_heads) F32");
 }
 
 static int qk_rope_backward_parts(const struct rh_op *op, rh_op_run *run, void *user)
@@ -141,11 +150,18 @@ static int qk_rope_backward_parts(const struct rh_op *op, rh_op_run *run, void *
 	return rc;
 }
 
+static void amax_qk_rope_backward(const struct rh_op *op)
+{
+	ops_amax(op->operand[RH_QK_ROPE_BACKWARD_DX], op->operand[RH_QK_ROPE_BACKWARD_TABLE].cols, op->operand[RH_QK_ROPE_BACKWARD_AMAX]);
+}
+
 const struct op_def op_qk_rope_backward = {
         .info = {"qk_rope_backward",
-                 9,
-                 {IN("x"), IN("q_w"), IN("k_w"), IN("rstd"), IN("table"), IN("dy"), OUT("dx"), ADD_TO_IF("dq_w"), ADD_TO_IF("dk_w")}},
+                 10,
+                 {IN("x"), IN("q_w"), IN("k_w"), IN("rstd"), IN("table"), IN("dy"), OUT("dx"), ADD_TO_IF("dq_w"), ADD_TO_IF("dk_w"),
+                  AMAX_IF("amax")}},
         .in_place = {{RH_QK_ROPE_BACKWARD_DX, RH_QK_ROPE_BACKWARD_DY}},
         .check = check_qk_rope_backward,
         .parts = qk_rope_backward_parts,
+        .amax = amax_qk_rope_backward,
 };

@@ -13,6 +13,7 @@ static void check_rmsnorm(struct check *check)
 	require(check, check->op->rmsnorm.epsilon >= 0, "rmsnorm: epsilon is negative");
 	shape(check, RH_RMSNORM_Y, x.dtype, x.rows, x.cols, "rmsnorm: y is not shaped and typed as x");
 	shape(check, RH_RMSNORM_RSTD, RH_F32, x.rows, groups, "rmsnorm: rstd is not (T,groups) F32");
+	shape(check, RH_RMSNORM_AMAX, RH_F32, x.rows, groups, "rmsnorm: amax is not (T,groups) F32");
 }
 
 static void oracle_rmsnorm(const struct rh_op *op)
@@ -39,12 +40,18 @@ static void cost_rmsnorm(const struct rh_op *op, struct rh_op_cost *cost)
 	cost->other_flops = 4 * area(op->operand[RH_RMSNORM_X]) + SPECIAL * area(op->operand[RH_RMSNORM_RSTD]);
 }
 
+static void amax_rmsnorm(const struct rh_op *op)
+{
+	ops_amax(op->operand[RH_RMSNORM_Y], op->operand[RH_RMSNORM_W].cols, op->operand[RH_RMSNORM_AMAX]);
+}
+
 const struct op_def op_rmsnorm = {
-        .info = {"rmsnorm", 4, {IN("x"), IN("w"), OUT("y"), OUT("rstd")}},
+        .info = {"rmsnorm", 5, {IN("x"), IN("w"), OUT("y"), OUT("rstd"), AMAX_IF("amax")}},
         .in_place = {{RH_RMSNORM_Y, RH_RMSNORM_X}},
         .check = check_rmsnorm,
         .oracle = oracle_rmsnorm,
         .cost = cost_rmsnorm,
+        .amax = amax_rmsnorm,
 };
 
 static void check_rmsnorm_backward(struct check *check)
@@ -60,6 +67,10 @@ static void check_rmsnorm_backward(struct check *check)
 	shape(check, RH_RMSNORM_BACKWARD_DX, x.dtype, x.rows, x.cols, "rmsnorm_backward: dx is not shaped and typed as x");
 	shape(check, RH_RMSNORM_BACKWARD_DW, RH_F32, 1, w.cols, "rmsnorm_backward: dw is not (1,n) F32");
 	shape(check, RH_RMSNORM_BACKWARD_Y, x.dtype, x.rows, x.cols, "rmsnorm_backward: y is not shaped and typed as x");
+	shape(check, RH_RMSNORM_BACKWARD_DX_AMAX, RH_F32, x.rows, groups, "rmsnorm_backward: dx_amax is not (T,groups) F32");
+	shape(check, RH_RMSNORM_BACKWARD_Y_AMAX, RH_F32, x.rows, groups, "rmsnorm_backward: y_amax is not (T,groups) F32");
+	require(check, !check->op->operand[RH_RMSNORM_BACKWARD_Y_AMAX].data || check->op->operand[RH_RMSNORM_BACKWARD_Y].data,
+	        "rmsnorm_backward: y_amax without y");
 }
 
 /* With xhat = x rstd and s = dy w: dx = rstd (s - xhat mean(s xhat)), dw = sum of dy xhat. */
@@ -101,12 +112,24 @@ static void cost_rmsnorm_backward(const struct rh_op *op, struct rh_op_cost *cos
 	cost->other_flops = area(view[RH_RMSNORM_BACKWARD_X]) * (8 + adds + 2 * weighs);
 }
 
+static void amax_rmsnorm_backward(const struct rh_op *op)
+{
+	const struct rh_view *view = op->operand;
+	int64_t n = view[RH_RMSNORM_BACKWARD_W].cols;
+	ops_amax(view[RH_RMSNORM_BACKWARD_DX], n, view[RH_RMSNORM_BACKWARD_DX_AMAX]);
+	ops_amax(view[RH_RMSNORM_BACKWARD_Y], n, view[RH_RMSNORM_BACKWARD_Y_AMAX]);
+}
+
 const struct op_def op_rmsnorm_backward = {
-        .info = {"rmsnorm_backward", 8, {IN("x"), IN("w"), IN("rstd"), IN("dy"), MAYBE("add"), OUT("dx"), ADD_TO_IF("dw"), OUT_IF("y")}},
+        .info = {"rmsnorm_backward",
+                 10,
+                 {IN("x"), IN("w"), IN("rstd"), IN("dy"), MAYBE("add"), OUT("dx"), ADD_TO_IF("dw"), OUT_IF("y"), AMAX_IF("dx_amax"),
+                  AMAX_IF("y_amax")}},
         .in_place = {{RH_RMSNORM_BACKWARD_DX, RH_RMSNORM_BACKWARD_ADD}, {RH_RMSNORM_BACKWARD_DX, RH_RMSNORM_BACKWARD_DY}},
         .check = check_rmsnorm_backward,
         .oracle = oracle_rmsnorm_backward,
         .cost = cost_rmsnorm_backward,
+        .amax = amax_rmsnorm_backward,
 };
 
 static void check_layernorm(struct check *check)

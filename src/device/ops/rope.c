@@ -50,6 +50,9 @@ static void check_rope(struct check *check)
 	        "rope: pairs overlap, or are beyond D");
 	require(check, !apart || !check->op->rope.adjacent, "rope: pairs are side by side, and apart");
 	require(check, table.dtype == RH_F32 && table.rows == x.rows, "rope: table is not (T,R) F32");
+	shape(check, RH_ROPE_AMAX, RH_F32, x.rows, heads, "rope: amax is not (T,heads) F32");
+	require(check, !check->op->operand[RH_ROPE_AMAX].data || (rh_rope_has_amax(table.cols) && table.cols * heads == x.cols && !check->op->rope.adjacent),
+	        "rope: amax of heads that are not turned whole, by a power of two of threads, or of pairs side by side");
 }
 
 static void oracle_rope(const struct rh_op *op)
@@ -76,9 +79,15 @@ static void cost_rope(const struct rh_op *op, struct rh_op_cost *cost)
 	cost->other_flops = 3 * area(op->operand[RH_ROPE_TABLE_IN]) * (double)op->rope.heads;
 }
 
+static void amax_rope(const struct rh_op *op)
+{
+	ops_amax(op->operand[RH_ROPE_X], op->operand[RH_ROPE_TABLE_IN].cols, op->operand[RH_ROPE_AMAX]);
+}
+
 const struct op_def op_rope = {
-        .info = {"rope", 2, {INOUT("x"), IN("table")}},
+        .info = {"rope", 3, {INOUT("x"), IN("table"), AMAX_IF("amax")}},
         .check = check_rope,
         .oracle = oracle_rope,
         .cost = cost_rope,
+        .amax = amax_rope,
 };

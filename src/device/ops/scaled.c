@@ -27,6 +27,10 @@ static void check_quantise(struct check *check)
 	        "quantise: the limit is not 4 to 57344");
 	shape(check, RH_QUANTISE_PART, RH_F32, 1, RH_QUANTISE_PARTS, "quantise: part is not (1,512) F32");
 	shape(check, RH_QUANTISE_SCALE, RH_F32, 1, 1, "quantise: scale is not (1,1) F32");
+	struct rh_view amax = check->op->operand[RH_QUANTISE_AMAX];
+	int64_t known = check->op->quantise.known;
+	require(check, amax.data ? amax.dtype == RH_F32 && amax.rows == x.rows && known > 0 && known <= x.cols : known == 0,
+	        "quantise: amax is not (r,n) F32, or of no columns of x");
 	narrow(check, RH_QUANTISE_Y, x.rows, x.cols, "quantise: y is not shaped as x, or of no 8-bit type");
 	narrow(check, RH_QUANTISE_T, x.cols, whole, "quantise: t is not (c, r rounded up to 16), or of no 8-bit type");
 	require(check, !t.data || !t.cols || ((uintptr_t)t.data % RH_QUANTISE_RUN == 0 && t.stride % RH_QUANTISE_RUN == 0),
@@ -44,25 +48,17 @@ static void put_eight(struct rh_view view, int64_t row, int64_t col, float value
 	((uint8_t *)view.data)[row * view.stride + col] = view.dtype == RH_E4M3 ? rh_f32_to_e4m3(value) : rh_f32_to_e5m2(value);
 }
 
-/* Bits are compared: of what is not negative they order as the numbers do, infinity above them and NaN above that. */
-static float larger(float most, float value)
-{
-	uint32_t bits = rh_f32_bits(value) & 0x7fffffffu;
-	return bits > rh_f32_bits(most) ? rh_bits_f32(bits) : most;
-}
-
 static void oracle_quantise(const struct rh_op *op)
 {
-	struct rh_view x = op->operand[RH_QUANTISE_X], part = op->operand[RH_QUANTISE_PART], scale = op->operand[RH_QUANTISE_SCALE];
+	struct rh_view x = op->operand[RH_QUANTISE_X], amax = op->operand[RH_QUANTISE_AMAX], scale = op->operand[RH_QUANTISE_SCALE];
 	struct rh_view y = op->operand[RH_QUANTISE_Y], t = op->operand[RH_QUANTISE_T];
-	float most = 0, *maxima = part.data;
-	for (int64_t i = 0; i < part.cols && i < x.rows; i++) {
-		maxima[i] = 0;
-		for (int64_t r = i; r < x.rows; r += part.cols)
-			for (int64_t c = 0; c < x.cols; c++)
-				maxima[i] = larger(maxima[i], (float)get(x, r, c));
-		most = larger(most, maxima[i]);
-	}
+	float most = 0;
+	for (int64_t r = 0; r < x.rows; r++)
+		for (int64_t c = op->quantise.known; c < x.cols; c++)
+			most = larger(most, (float)get(x, r, c));
+	for (int64_t r = 0; amax.data && r < amax.rows; r++)
+		for (int64_t c = 0; c < amax.cols; c++)
+			most = larger(most, (float)get(amax, r, c));
 	float by = *(float *)scale.data = rh_power_scale(most, op->quantise.limit);
 	for (int64_t r = 0; r < x.rows; r++)
 		for (int64_t c = 0; y.data && c < x.cols; c++)
@@ -74,15 +70,27 @@ static void oracle_quantise(const struct rh_op *op)
 
 static void cost_quantise(const struct rh_op *op, struct rh_op_cost *cost)
 {
+	struct rh_view x = op->operand[RH_QUANTISE_X];
 	int outputs = (op->operand[RH_QUANTISE_Y].data != NULL) + (op->operand[RH_QUANTISE_T].data != NULL);
-	cost->other_flops = area(op->operand[RH_QUANTISE_X]) * (2 + 2 * outputs);
+	cost->other_flops = 2 * ((double)x.rows * (double)(x.cols - op->quantise.known) + area(x) * outputs);
+}
+
+/* Of x: once for the scale, the columns that amax does not tell of, and once for what is made of it. */
+static int64_t touched_by_quantise(const struct rh_op *op, int operand)
+{
+	struct rh_view view = op->operand[operand];
+	if (operand != RH_QUANTISE_X || !view.cols)
+		return view.rows;
+	int64_t unknown = view.rows * (view.cols - op->quantise.known) / view.cols;
+	return unknown + (op->operand[RH_QUANTISE_Y].data || op->operand[RH_QUANTISE_T].data ? view.rows : 0);
 }
 
 const struct op_def op_quantise = {
-        .info = {"quantise", 5, {IN("x"), OUT("part"), OUT("scale"), OUT_IF("y"), OUT_IF("t")}},
+        .info = {"quantise", 6, {IN("x"), SPACE("part"), OUT("scale"), OUT_IF("y"), OUT_IF("t"), MAYBE("amax")}},
         .check = check_quantise,
         .oracle = oracle_quantise,
         .cost = cost_quantise,
+        .touched = touched_by_quantise,
 };
 
 static void check_transpose(struct check *check)

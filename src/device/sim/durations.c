@@ -70,6 +70,9 @@ static inline int visit_op(const struct rh_op *op, struct key *key, enum visit v
 		same &= put(key, &words, op->scaled_gemm.trans_a * 2 + op->scaled_gemm.trans_b, visit) &
 		        put(key, &words, op->scaled_gemm.chunk, visit);
 		break;
+	case RH_OP_QUANTISE:
+		same &= put(key, &words, op->quantise.known, visit);
+		break;
 	default:
 		break;
 	}
