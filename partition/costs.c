@@ -8,7 +8,13 @@
 #include <math.h>
 #include <string.h>
 
-/* Addresses that no layer shares, so that an op that writes a gradient sum is known by where it writes. */
+/* Addresses that nothing else shares, so that an op that writes a gradient sum is known by where it writes, and no tensor seems to be
+ * overwritten by another's op. */
+static char *const KEPT = (char *)((uintptr_t)1 << 55);
+static char *const SAVED = (char *)((uintptr_t)1 << 56);
+static char *const X = (char *)((uintptr_t)1 << 57);
+static char *const DX = (char *)((uintptr_t)1 << 58);
+static char *const DY = (char *)((uintptr_t)1 << 59);
 static char *const WEIGHTS = (char *)((uintptr_t)1 << 60);
 static char *const GRADIENTS = (char *)((uintptr_t)1 << 61);
 
@@ -97,8 +103,8 @@ static struct rh_longest_launch longer(struct rh_longest_launch a, struct rh_lon
 static int measure_layer(struct measuring *at, int l, struct rh_layer_cost *out)
 {
 	const struct rh_model *model = at->model;
-	struct rh_view x = rh_boundary_view(model, l, at->shape->tokens, (char *)(uintptr_t)RH_ALIGN);
-	struct rh_view dy = rh_boundary_view(model, l + 1, at->shape->tokens, x.data);
+	struct rh_view x = rh_boundary_view(model, l, at->shape->tokens, X), dx = rh_boundary_view(model, l, at->shape->tokens, DX);
+	struct rh_view dy = rh_boundary_view(model, l + 1, at->shape->tokens, DY);
 	struct rh_head_out head = {.loss = rh_view_of(x.data, RH_F32, at->shape->head_rows, 1),
 	                           .hit = rh_view_of(x.data, RH_I32, at->shape->head_rows, 1)};
 	struct tally forward = {.rates = at->rates}, recompute = forward, backward = forward;
@@ -116,7 +122,7 @@ static int measure_layer(struct measuring *at, int l, struct rh_layer_cost *out)
 	out->saved_bytes = arena.used;
 	emit.sink = &backward;
 	if (!rc && l >= model->first_trained)
-		rc = rh_stage_backward(&emit, l, l + 1, &at->state, dy, x);
+		rc = rh_stage_backward(&emit, l, l + 1, &at->state, dy, dx);
 	if (rc)
 		return rc;
 	out->backward_workspace_bytes = rh_max(arena.peak - out->saved_bytes, 0);
@@ -222,8 +228,10 @@ int rh_costs_measure(const struct rh_model *model, const struct rh_micro_shape *
 /* What the layer makes of its own rows, and its output, where that is a row that is recomputed. */
 static int recompute_layer(struct measuring *at, const struct rh_fates *fates, int l, int hi, struct rh_layer_cost *cost)
 {
-	struct rh_view x = rh_boundary_view(at->model, l, at->shape->tokens, (char *)(uintptr_t)RH_ALIGN);
+	struct rh_view x = rh_boundary_view(at->model, l, at->shape->tokens, X);
 	struct rh_arena arena = rh_arena_measuring(), kept = arena, saved = arena;
+	kept.base = KEPT;
+	saved.base = SAVED;
 	struct tally tally = {.rates = at->rates};
 	struct rh_emit emit = emit_of(at, &arena, &tally);
 	emit.fates = fates;
