@@ -292,6 +292,13 @@ template <void (*KERNEL)(struct attention_args)>
 static int launch(enum side side, const struct attention_args *a, int bytes, CUstream_st *stream)
 {
 	unsigned tiles = attention_tiles(side == KEYS ? a->k.rows : a->q.rows, OWN, a->documents);
+	int most = rh_shared_bytes() - 1024; /* which the system takes of each block's */
+	if (bytes > most)
+		return rh_fail(
+		        -ENOTSUP,
+		        "attention of heads of %d elements in %s takes %d KB of an SM's shared memory, of which this GPU has %d: use "
+		        "dtype bfloat16, or another GPU",
+		        a->dim, rh_dtype_name(a->q.dtype), bytes >> 10, most >> 10);
 	return attention_launches(a, tiles, side == KEYS ? a->kv_heads : a->heads, [&](const struct attention_args *part, unsigned across) {
 		dim3 grid(across, (unsigned)part->part.heads);
 		return RH_LAUNCH(KERNEL, grid, THREADS, bytes, stream, *part);

@@ -173,6 +173,25 @@ static void test_attention_of_wide_heads_equals_the_oracle(void **state)
 	cudaemu_release();
 }
 
+/* In F32 such heads do not fit an SM of an RTX card: one line says so, and what to do. */
+static void test_attention_that_an_sm_has_no_room_for_is_refused(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	struct attention_shape s = {1, 1, 512, 0, 0, 1, {3}, {3}};
+	struct op_case forward = attention_case(&s, RH_ATTENTION_CAUSAL, RH_F32, 0, 0, &seed),
+	               backward = backward_case(&s, RH_ATTENTION_CAUSAL, RH_F32, 0, 0, &seed);
+#ifdef RH_ON_GPU
+	check_skip("the launch is refused before it reads anything, whose addresses are the host's");
+#endif
+	assert_int_equal(cuda_attention(&forward.op, NULL), -ENOTSUP);
+	assert_non_null(strstr(rh_error(-ENOTSUP), "heads of 512 elements in F32 takes 194 KB of an SM's shared memory"));
+	assert_int_equal(cuda_attention_backward(&backward.op, NULL), -ENOTSUP);
+	assert_non_null(strstr(rh_error(-ENOTSUP), "use dtype bfloat16"));
+	case_free(&forward);
+	case_free(&backward);
+}
+
 /* Lengths, heads and windows by chance. */
 static void test_attention_of_random_documents_equals_the_oracle(void **state)
 {
@@ -419,6 +438,7 @@ int main(void)
 	        cmocka_unit_test(test_attention_plain_equals_the_oracle),
 	        cmocka_unit_test(test_attention_plain_backward_equals_the_oracle),
 	        cmocka_unit_test(test_attention_of_wide_heads_equals_the_oracle),
+	        cmocka_unit_test(test_attention_that_an_sm_has_no_room_for_is_refused),
 	        cmocka_unit_test(test_attention_of_random_documents_equals_the_oracle),
 	        cmocka_unit_test(test_attention_reads_a_fused_projection),
 	        cmocka_unit_test(test_attention_of_a_packed_document_equals_it_alone),
