@@ -137,10 +137,46 @@ struct spans {
 	const struct store_piece *piece;
 	struct store_view view;
 	optimizer_kernel *kernel;
+	const struct store_rows *ahead;     /* NULL: no row has been updated ahead */
+	const int32_t *row;                 /* of update_row */
 	struct optimizer_terms terms[2][2]; /* by is_lora_b and decays of a tensor */
 	_Atomic int bad;                    /* lowest tensor with a non-finite weight, INT_MAX for none */
 	_Atomic int torn;                   /* 1 + the lowest block of the record that is not what was written, likewise */
 };
+
+static void update_run(struct spans *spans, const struct store_span *run)
+{
+	const struct rh_store *store = spans->store;
+	const struct store_block *block = spans->block;
+	const struct store_view *view = &spans->view;
+	const struct rh_tensor *tensor = &store->spec[run->block].tensor[run->tensor];
+	struct optimizer_span at = store_span_at(store, block, view, run->first);
+	for (int k = 0; k < 2; k++) {
+		if (view->moment[k])
+			at.moment[k] = view->moment[k] + (run->first - view->first);
+		if (view->code[k]) {
+			at.code[k] = view->code[k] + (run->first - view->first);
+			at.largest[k] = block->largest[k] + run->codes;
+		}
+	}
+	if (spans->kernel(&spans->terms[tensor->is_lora_b][tensor->decays], &at, run->count))
+		sums_keep_lowest(&spans->bad, run->tensor);
+}
+
+/* The parts of the span that no update ahead has made: runs of whole rows, but for the span's ends. */
+static void update_rest(struct spans *spans, const struct store_span *span)
+{
+	int64_t cols = spans->ahead->cols, end = span->first + span->count;
+	struct store_span run = *span;
+	for (int64_t at = span->first, next; at < end; at = next) {
+		next = (at / cols + 1) * cols < end ? (at / cols + 1) * cols : end;
+		int is_ahead = spans->ahead->is_ahead[at / cols];
+		run.count = (int32_t)((is_ahead ? at : next) - run.first);
+		if (run.count && (is_ahead || next == end))
+			update_run(spans, &run);
+		run.first = is_ahead ? next : run.first;
+	}
+}
 
 /* Task of rh_optimizer_update. */
 static void update_span(void *context, int64_t i)
@@ -148,27 +184,28 @@ static void update_span(void *context, int64_t i)
 	struct spans *spans = context;
 	const struct rh_store *store = spans->store;
 	const struct store_span *span = &store->span[spans->piece->span + i];
-	const struct store_block *block = spans->block;
 	const struct store_view *view = &spans->view;
-	const struct rh_tensor *tensor = &store->spec[span->block].tensor[span->tensor];
 	int torn = view->unknown ? sums_check_span(store, spans->piece, view->unknown, i, view->frame) : 0;
 	if (torn) {
 		sums_keep_lowest(&spans->torn, torn);
 		return;
 	}
-	struct optimizer_span at = store_span_at(store, block, view, span->first);
-	for (int k = 0; k < 2; k++) {
-		if (view->moment[k])
-			at.moment[k] = view->moment[k] + (span->first - view->first);
-		if (view->code[k]) {
-			at.code[k] = view->code[k] + (span->first - view->first);
-			at.largest[k] = block->largest[k] + span->codes;
-		}
-	}
-	if (spans->kernel(&spans->terms[tensor->is_lora_b][tensor->decays], &at, span->count))
-		sums_keep_lowest(&spans->bad, span->tensor);
+	if (spans->ahead)
+		update_rest(spans, span);
+	else
+		update_run(spans, span);
 	if (view->parts)
 		sums_make_span(store, spans->piece, view->parts, i, view->frame);
+}
+
+/* Task of rh_optimizer_update_rows. */
+static void update_row(void *context, int64_t i)
+{
+	struct spans *spans = context;
+	int64_t cols = spans->block->rows->cols;
+	struct store_span run = {
+	        .first = spans->row[i] * cols, .count = (int32_t)cols, .block = (int32_t)(spans->block - spans->store->block)};
+	update_run(spans, &run);
 }
 
 double optimizer_rate(const struct rh_update *update, int is_lora_b)
@@ -231,19 +268,26 @@ struct found {
 	int bad, torn; /* as in struct spans */
 };
 
-static struct found update_spans(struct rh_store *store, const struct store_piece *piece, const struct store_view *view,
-                                 const struct rh_update *update, optimizer_kernel *kernel)
+static void make_all_terms(struct spans *spans, const struct rh_update *update)
 {
+	for (int b = 0; b < 2; b++)
+		for (int decays = 0; decays < 2; decays++)
+			spans->terms[b][decays] = make_terms(spans->store, update, b, decays);
+}
+
+static struct found update_spans(struct rh_store *store, const struct store_piece *piece, const struct store_view *view,
+                                 const struct rh_update *update, enum rh_update_pass pass)
+{
+	const struct store_rows *rows = store->block[piece->block].rows;
 	struct spans spans = {.store = store,
 	                      .block = &store->block[piece->block],
 	                      .piece = piece,
 	                      .view = *view,
-	                      .kernel = kernel,
+	                      .kernel = kernel_of(store, pass),
+	                      .ahead = rows && rows->aheads && pass != RH_UPDATE_MOMENTS ? rows : NULL,
 	                      .bad = INT_MAX,
 	                      .torn = INT_MAX};
-	for (int b = 0; b < 2; b++)
-		for (int decays = 0; decays < 2; decays++)
-			spans.terms[b][decays] = make_terms(store, update, b, decays);
+	make_all_terms(&spans, update);
 	store_run_spans(store, piece->span, piece->span_count, update_span, &spans);
 	return (struct found){atomic_load_explicit(&spans.bad, memory_order_relaxed),
 	                      atomic_load_explicit(&spans.torn, memory_order_relaxed)};
@@ -301,16 +345,38 @@ int rh_optimizer_update_piece(struct rh_store *store, int block, int at, const s
 	int rc = (by_tensor ? store_acquire : store_acquire_unknown)(store, number, STORE_ALL, &view);
 	if (rc)
 		return rc;
-	struct found found =
-	        by_tensor ? update_tensors(store, piece, &view, update) : update_spans(store, piece, &view, update, kernel_of(store, pass));
+	struct found found = by_tensor ? update_tensors(store, piece, &view, update) : update_spans(store, piece, &view, update, pass);
 	if (found.torn < INT_MAX) {
 		store_release(store, number, STORE_ALL, STORE_UNCHANGED);
 		return rh_space_mismatch(store->options.space, piece->record, found.torn - 1);
 	}
 	store_release(store, number, STORE_ALL, by_tensor ? STORE_DONE : STORE_SUMMED);
-	if (at + 1 == store->block[block].piece_count)
+	if (at + 1 == store->block[block].piece_count) {
 		store_done(store, block);
+		store_rows_are_behind(store->block[block].rows, pass);
+	}
 	return found.bad == INT_MAX ? 0 : not_finite(store, block, found.bad, update);
+}
+
+int rh_optimizer_update_rows(struct rh_store *store, int block, const int32_t *row, int64_t count, const struct rh_update *update,
+                             enum rh_update_pass pass)
+{
+	struct store_block *of = &store->block[block];
+	RH_ASSERT(rh_optimizer_has_passes(store) && pass != RH_UPDATE_MOMENTS);
+	__atomic_fetch_add(&of->version, 1, __ATOMIC_RELAXED);
+	if (store->options.addresses_only)
+		return 0;
+	struct spans spans = {.store = store,
+	                      .block = of,
+	                      .view = {.lower = of->lower, .master = of->master, .moment = {of->moment[0], of->moment[1]}},
+	                      .kernel = kernel_of(store, pass),
+	                      .row = row,
+	                      .bad = INT_MAX};
+	make_all_terms(&spans, update);
+	rh_pool_run(store->pool, update_row, &spans, count);
+	store_rows_are_ahead(of->rows, row, count);
+	int bad = atomic_load_explicit(&spans.bad, memory_order_relaxed);
+	return bad == INT_MAX ? 0 : not_finite(store, block, bad, update);
 }
 
 int rh_optimizer_has_passes(const struct rh_store *store)

@@ -61,6 +61,10 @@ int rh_optimizer_has_passes(const struct rh_store *store);
  * update takes as long as the drive. Pieces in ascending order, each once; pieces of several blocks may alternate. */
 int rh_optimizer_update_piece(struct rh_store *store, int block, int piece, const struct rh_update *update,
                               enum rh_update_pass pass) RH_MUST;
+/* Before the first of these pieces, of a block whose gradient comes by rows (rh_store_by_rows), where rh_optimizer_has_passes: the update
+ * of some of its rows, or the pass that makes weights. That pass then leaves these rows out. */
+int rh_optimizer_update_rows(struct rh_store *store, int block, const int32_t *row, int64_t count, const struct rh_update *update,
+                             enum rh_update_pass pass) RH_MUST;
 /* 0 of a block without tensors. */
 int rh_optimizer_pieces(const struct rh_store *store, int block);
 /* Where the piece's spilled state is: 0: in memory; 1: being read; 2: on NVMe. Only for a caller that holds the pool. */

@@ -1,6 +1,7 @@
 /* A gradient that comes as the rows that are not zero. The take lays them where the gradient keeps them, and zeros where rows of the step
  * before lie. */
 #include "core/alloc.h"
+#include "offload/optimizer.h"
 #include "offload/store_internal.h"
 
 int rh_store_by_rows(struct rh_store *store, int b)
@@ -15,7 +16,8 @@ int rh_store_by_rows(struct rh_store *store, int b)
 	*rows = (struct store_rows){.rows = tensor->rows, .cols = tensor->cols};
 	rows->place = rh_alloc((size_t)tensor->rows, sizeof *rows->place);
 	rows->is_filled = rh_alloc((size_t)tensor->rows, sizeof *rows->is_filled);
-	return rows->place && rows->is_filled ? 0 : -ENOMEM;
+	rows->is_ahead = rh_alloc((size_t)tensor->rows, sizeof *rows->is_ahead);
+	return rows->place && rows->is_filled && rows->is_ahead ? 0 : -ENOMEM;
 }
 
 void store_rows_free(struct store_rows *rows)
@@ -24,6 +26,7 @@ void store_rows_free(struct store_rows *rows)
 		return;
 	rh_free(rows->place);
 	rh_free(rows->is_filled);
+	rh_free(rows->is_ahead);
 	rh_free(rows);
 }
 
@@ -69,4 +72,19 @@ void store_rows_laid(struct store_rows *rows)
 		rows->is_filled[row] = rows->place[row] != 0;
 		rows->place[row] = 0;
 	}
+}
+
+void store_rows_are_ahead(struct store_rows *rows, const int32_t *row, int64_t count)
+{
+	for (int64_t i = 0; i < count; i++)
+		rows->is_ahead[row[i]] = 1;
+	rows->aheads = count;
+}
+
+void store_rows_are_behind(struct store_rows *rows, int pass)
+{
+	if (!rows || !rows->aheads || pass == RH_UPDATE_MOMENTS)
+		return;
+	memset(rows->is_ahead, 0, (size_t)rows->rows);
+	rows->aheads = 0;
 }

@@ -26,6 +26,8 @@ struct store_rows {
 	int32_t *place;     /* (rows): 1 + where the row lies among those that have come, 0: it has not */
 	uint8_t *is_filled; /* (rows): the stored gradient has something there */
 	const char *data;   /* those that have come; NULL: none have since the last take */
+	uint8_t *is_ahead;  /* (rows): rh_optimizer_update_rows has updated the row */
+	int64_t aheads;     /* of them */
 };
 
 /* Pointers into the store's mapping; NULL where the block has none. */
@@ -183,6 +185,9 @@ void sums_keep_lowest(_Atomic int *lowest, int value);
 int store_rows_lay(const struct rh_store *store, const struct store_span *span);
 void store_rows_laid(struct store_rows *rows);
 void store_rows_free(struct store_rows *rows);
+/* These rows were updated ahead of the others; and the pass over all rows that leaves them out is over. */
+void store_rows_are_ahead(struct store_rows *rows, const int32_t *row, int64_t count);
+void store_rows_are_behind(struct store_rows *rows, int pass);
 
 /* Runs task(context, i) for spans first + i, i < count, of one block, on the threads of the node that holds each where they can. */
 void store_run_spans(struct rh_store *store, int64_t first, int64_t count, void (*task)(void *context, int64_t i), void *context);

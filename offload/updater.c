@@ -162,11 +162,31 @@ static int is_pending(struct rh_updater *updater, enum rh_updater_told what, int
 		const struct updater_block *at = &updater->block[b];
 		int pending = what == RH_TOLD_AWAITED_GRADIENT ? at->state != FREE
 		              : updater_is_stale(updater)      ? at->must_publish
-		                                               : at->state != FREE && at->state != WEIGHTS_DONE;
+		                                               : at->state != FREE && at->state != WEIGHTS_DONE && !at->rows_are_done;
 		if (pending)
 			return 1;
 	}
 	return 0;
+}
+
+void rh_updater_by_rows(struct rh_updater *updater, int block)
+{
+	RH_ASSERT(!updater_is_stale(updater) && rh_optimizer_has_passes(updater->store));
+	pthread_mutex_lock(&updater->lock);
+	updater->block[block].is_by_rows = updater->has_rows = 1;
+	pthread_mutex_unlock(&updater->lock);
+}
+
+void rh_updater_rows(struct rh_updater *updater, int b, const int32_t *row, int64_t count)
+{
+	struct updater_block *block = &updater->block[b];
+	pthread_mutex_lock(&updater->lock);
+	if (block->is_by_rows && (block->state == ANNOUNCED || block->state == WAITING)) {
+		block->row = row;
+		block->rows = count;
+		updater_tell(updater);
+	}
+	pthread_mutex_unlock(&updater->lock);
 }
 
 void rh_updater_destroy(struct rh_updater *updater)

@@ -40,6 +40,13 @@ void rh_updater_weights_first(struct rh_updater *updater);
  * in any order, and without clipping no block waits for another. Call it before the first update is opened. -ENOMEM. */
 int rh_updater_by_block(struct rh_updater *updater, int64_t steps) RH_MUST;
 
+/* Of a block whose gradient comes by rows (rh_store_by_rows), where weights are published by no copy and rh_optimizer_has_passes: from now
+ * on a step reads some of its rows alone, which the caller names when the step begins. Their weights are made first, then those of all
+ * other blocks, and those of its other rows last. The block's weights then count as there (rh_updater_await_weights) once these rows are;
+ * rh_updater_finish waits for the rest. row: (count), borrowed until then. Rows that are named too late are not made first. */
+void rh_updater_by_rows(struct rh_updater *updater, int block);
+void rh_updater_rows(struct rh_updater *updater, int block, const int32_t *row, int64_t count);
+
 /* Blocks that are updated independently clip by parts: part[b] is that of block b. Call it before rh_updater_by_block, with which it
  * works. Each part has a norm and a limit of its own, and its blocks wait for its gradients alone. -ENOMEM. */
 int rh_updater_in_parts(struct rh_updater *updater, const int *part, int parts) RH_MUST;

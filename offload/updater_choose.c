@@ -94,14 +94,38 @@ int updater_in_order(const struct rh_updater *updater, int i)
 
 /* Weights now and moments later, where other blocks wait for their update or all gradients have arrived: then the next step is about to
  * wait for weights, and leaves time for the moments. */
-static int updates_weights_first(const struct rh_updater *updater, int b)
+enum rh_update_pass updater_pass(const struct rh_updater *updater, int b)
 {
 	int waiting = 0;
-	if (updater->block[b].next_piece)
-		return updater->block[b].pass == RH_UPDATE_WEIGHTS;
+	if (updater->block[b].next_piece || updater->block[b].rows_are_done)
+		return updater->block[b].pass;
 	for (int other = updater->low; updater->uses_two_passes && waiting < 2 && other <= updater->high; other++)
 		waiting += updater_may_update(updater, &updater->block[other]);
-	return waiting > 1 || (waiting && !updater->step[updater->block[b].update].gradients_left);
+	int weights_first = waiting > 1 || (waiting && !updater->step[updater->block[b].update].gradients_left);
+	return weights_first ? RH_UPDATE_WEIGHTS : RH_UPDATE_WHOLE;
+}
+
+static struct updater_task updating(const struct rh_updater *updater, int b)
+{
+	return (struct updater_task){updater_pass(updater, b) == RH_UPDATE_WEIGHTS ? WEIGHTS : UPDATE, b, 0, NULL};
+}
+
+/* Rows of a block go first, if they are known, and its others last. */
+static struct updater_task next_update(const struct rh_updater *updater)
+{
+	int stale = updater_is_stale(updater), last = -1;
+	for (int i = updater->low; updater->count_in[WAITING] && i <= updater->high; i++) {
+		int b = stale ? updater->high + updater->low - i : i; /* as updater_in_order */
+		const struct updater_block *block = &updater->block[b];
+		if (!updater_may_update(updater, block))
+			continue;
+		if (!block->is_by_rows)
+			return updating(updater, b);
+		if (block->row && !block->rows_are_done && !block->next_piece)
+			return (struct updater_task){ROWS, b, 0, NULL};
+		last = b;
+	}
+	return last < 0 ? (struct updater_task){.block = -1} : updating(updater, last);
 }
 
 struct updater_task updater_next_task(const struct rh_updater *updater)
@@ -116,12 +140,9 @@ struct updater_task updater_next_task(const struct rh_updater *updater)
 	taking = next_taking(updater);
 	if (taking.kind == TAKE)
 		return taking;
-	int stale = updater_is_stale(updater);
-	for (int i = updater->low; updater->count_in[WAITING] && i <= updater->high; i++) {
-		int b = stale ? updater->high + updater->low - i : i; /* as updater_in_order */
-		if (updater_may_update(updater, &updater->block[b]))
-			return (struct updater_task){updates_weights_first(updater, b) ? WEIGHTS : UPDATE, b, 0, NULL};
-	}
+	struct updater_task update = next_update(updater);
+	if (update.kind != NOTHING)
+		return update;
 	/* the highest block's gradient is the next to come down */
 	for (int b = updater->high; updater->count_in[WEIGHTS_DONE] && b >= updater->low; b--)
 		if (updater->block[b].state == WEIGHTS_DONE)

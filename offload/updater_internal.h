@@ -50,9 +50,14 @@ struct updater_block {
 	int64_t updates_done;
 	int awaits_other; /* the sum of another box that shares the block is not there yet */
 	int is_held;      /* a checkpoint reads its weights and its state: it is not updated */
+	int is_by_rows;   /* rh_updater_by_rows */
+	/* Of its update: the rows that the next step reads, NULL: they are not known; and whether they are updated. */
+	const int32_t *row;
+	int64_t rows;
+	int rows_are_done;
 	/* Of its update, the thread's own. */
 	int is_listed;            /* in update_order at its place of this step */
-	enum rh_update_pass pass; /* where next_piece > 0 */
+	enum rh_update_pass pass; /* where next_piece > 0, or rows_are_done */
 	int next_piece;
 	double began_s;
 };
@@ -77,8 +82,8 @@ struct rh_updater {
 	int is_by_block;     /* blocks are updated one by one, whatever step others are at */
 	int *part_of, parts; /* of each block; 0 parts: all blocks clip together */
 	struct updater_part *part_memory;
-	int told;            /* place in the ring of the update whose norm was asked for last */
-	int norms_pending;   /* updates whose norm is to be asked for: the latest ones */
+	int told;          /* place in the ring of the update whose norm was asked for last */
+	int norms_pending; /* updates whose norm is to be asked for: the latest ones */
 	/* The thread's own. A ring of trainable blocks in the order in which they became ready the last time, the latest one in it (-1: none
 	 * yet); and a list of blocks that may be updated now, followed by those that are expected next. */
 	int *update_order, update_order_count, last_listed;
@@ -91,6 +96,7 @@ struct rh_updater {
 	int low, high;        /* bounds of them; low > high: none */
 	int count_in[STATES]; /* blocks in each state but FREE */
 	int may_read_ahead;   /* the store may have something to read ahead, when there is nothing else to do */
+	int has_rows;         /* of some block */
 	int held_blocks;
 	double held_s; /* seconds that updates have waited for held blocks */
 	struct rh_watch watch;
@@ -105,7 +111,7 @@ struct rh_updater {
 };
 
 /* What is to be done next, most urgent first: publishing holds up the next step; taking makes the norm, and the order of updates, known. */
-enum updater_task_kind { NOTHING, PUBLISH, TAKE, UPDATE, WEIGHTS, MOMENTS, READ_AHEAD, LISTEN, TASK_KINDS };
+enum updater_task_kind { NOTHING, PUBLISH, TAKE, ROWS, UPDATE, WEIGHTS, MOMENTS, READ_AHEAD, LISTEN, TASK_KINDS };
 struct updater_task {
 	enum updater_task_kind kind;
 	int block;
@@ -158,6 +164,8 @@ struct updater_task updater_next_task(const struct rh_updater *updater);
 int updater_in_order(const struct rh_updater *updater, int i);
 /* The block's gradient is WAITING, and everything that its update must wait for is there. */
 int updater_may_update(const struct rh_updater *updater, const struct updater_block *block);
+/* The pass in which the block's update begins, or goes on. */
+enum rh_update_pass updater_pass(const struct rh_updater *updater, int b);
 /* Only a hold keeps some block from being updated or published. */
 int updater_waits_for_held(const struct rh_updater *updater);
 

@@ -213,7 +213,8 @@ static int update(struct rh_updater *updater, int b, enum rh_update_pass pass)
 	updater->may_read_ahead = !updater->queue;
 	if (!ends)
 		return 0;
-	block->next_piece = block->is_listed = 0;
+	block->next_piece = block->is_listed = block->rows_are_done = 0;
+	block->row = NULL;
 	updater_set_state(updater, block, pass == RH_UPDATE_WEIGHTS ? WEIGHTS_DONE : FREE);
 	if (block->state == FREE) {
 		block->updates_first = 0;
@@ -221,6 +222,22 @@ static int update(struct rh_updater *updater, int b, enum rh_update_pass pass)
 		note_rest(updater);
 	}
 	tell_updated(updater, b, block->began_s);
+	return rc;
+}
+
+/* The rows of a block that the next step reads. */
+static int update_rows(struct rh_updater *updater, int b)
+{
+	struct updater_block *block = &updater->block[b];
+	struct rh_update update = updater->step[block->update].update;
+	int spoilt = updater->step[block->update].spoilt, rc = 0;
+	block->pass = updater_pass(updater, b);
+	pthread_mutex_unlock(&updater->lock);
+	if (!spoilt)
+		rc = rh_optimizer_update_rows(updater->store, b, block->row, block->rows, &update, block->pass);
+	pthread_mutex_lock(&updater->lock);
+	block->rows_are_done = 1;
+	updater_tell(updater);
 	return rc;
 }
 
@@ -241,8 +258,10 @@ static int run(struct rh_updater *updater, struct updater_task task)
 {
 	if (task.kind == PUBLISH || task.kind == TAKE)
 		return do_quick(updater, task);
-	if (task.kind == UPDATE)
-		return update(updater, updater->queue ? task.block : choose_update(updater), RH_UPDATE_WHOLE);
+	if (task.kind == ROWS)
+		return update_rows(updater, task.block);
+	if (task.kind == UPDATE) /* a block by rows has nothing on NVMe to choose by */
+		return update(updater, updater->queue || updater->has_rows ? task.block : choose_update(updater), RH_UPDATE_WHOLE);
 	if (task.kind == WEIGHTS)
 		return update(updater, task.block, RH_UPDATE_WEIGHTS);
 	if (task.kind == MOMENTS)
@@ -268,7 +287,8 @@ static void give_up(struct rh_updater *updater, int rc)
 {
 	rh_fault_keep(&updater->fault, rc);
 	for (int b = 0; b < updater->blocks; b++)
-		updater->block[b] = (struct updater_block){.is_held = updater->block[b].is_held};
+		updater->block[b] =
+		        (struct updater_block){.is_held = updater->block[b].is_held, .is_by_rows = updater->block[b].is_by_rows};
 	for (int i = 0; i < updater->step_count; i++) {
 		updater->step[i].gradients_left = 0;
 		for (int p = 0; updater->step[i].part && p < updater->parts; p++)
@@ -349,11 +369,16 @@ int updater_next_job(void *context, struct rh_host_job *job)
 		return 0;
 	struct rh_store_traffic traffic = rh_store_traffic(updater->store, task.block);
 	int pieces = rh_optimizer_pieces(updater->store, task.block);
-	const double bytes[TASK_KINDS] = {[PUBLISH] = traffic.publish,
-	                                  [TAKE] = traffic.take,
-	                                  [UPDATE] = traffic.update / pieces,
-	                                  [WEIGHTS] = traffic.weights / pieces,
-	                                  [MOMENTS] = traffic.moments / pieces};
+	const struct updater_block *block = &updater->block[task.block];
+	double rows = block->row ? (double)block->rows / (double)rh_store_block(updater->store, task.block)->tensor[0].rows : 0,
+	       rest = block->rows_are_done ? 1 - rows : 1;
+	const double bytes[TASK_KINDS] = {
+	        [PUBLISH] = traffic.publish,
+	        [TAKE] = traffic.take,
+	        [ROWS] = rows * (updater_pass(updater, task.block) == RH_UPDATE_WEIGHTS ? traffic.weights : traffic.update),
+	        [UPDATE] = rest * traffic.update / pieces,
+	        [WEIGHTS] = rest * traffic.weights / pieces,
+	        [MOMENTS] = traffic.moments / pieces};
 	updater->task_began_s = rh_updater_seconds(updater);
 	*job = (struct rh_host_job){.work = task.kind == PUBLISH || task.kind == TAKE ? RH_HOST_MEMORY : RH_HOST_OPTIMIZER,
 	                            .bytes = bytes[task.kind],

@@ -98,8 +98,8 @@ static const struct store_sizes *measure_store(struct planning *planning)
 
 /* The most rows of the embedding's table that a step's tokens name, where sending these alone spares a quarter of it or more; of a frozen
  * table two thirds, as it goes up ahead of its step, and rows at its begin. 0: it travels whole, as tables do that two layers or boxes
- * share, that are packed, or have others beside them in their block; and where weights change within a step, the table lies on NVMe, or it
- * stays on a device. */
+ * share, that are packed, or have others beside them in their block; and where weights change within a step, the table lies on NVMe, or a
+ * frozen one may stay on a device, which holds three quarters of all weights. */
 static int64_t table_rows(const struct planning *planning, const struct candidate *candidate)
 {
 	const struct rh_run_request *request = planning->request;
@@ -115,7 +115,7 @@ static int64_t table_rows(const struct planning *planning, const struct candidat
 		all += rh_stage_plan_layer_upload(model, l);
 	int is_spilled = !table->trainable && candidate->choice.spill & RH_SPILL_WEIGHTS,
 	    stays = !table->trainable &&
-	            (candidate->stages.weight_bytes >= all || !rh_schedule_has_planned_stages(planning->executor.schedule)),
+	            (4 * candidate->stages.weight_bytes >= 3 * all || !rh_schedule_has_planned_stages(planning->executor.schedule)),
 	    spares = !stays && (table->trainable ? 4 * rows <= 3 * table->tensor[0].rows : 3 * rows <= table->tensor[0].rows);
 	const char *asked = getenv(RH_HOOK_TABLE_ROWS);
 	return !is_spilled && (asked ? *asked == '1' : spares) ? rows : 0;

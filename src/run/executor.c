@@ -156,7 +156,7 @@ static int64_t lane_bytes(const struct rh_executor_options *options, int64_t inf
 /* What the executor and the store note of each row of a table that travels by rows. */
 static int64_t table_heap_bytes(const struct rh_executor_options *options)
 {
-	enum { NOTED = 4 + 4 + 1, ID = 4 };
+	enum { NOTED = 4 + 4 + 1 + 1, ID = 4 };
 	int64_t steps = run_table_steps(options), most = options->planned.table_rows;
 	return most ? NOTED * options->model->block[rh_model_table(options->model)].tensor[0].rows + steps * ID * most : 0;
 }

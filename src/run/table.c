@@ -36,9 +36,12 @@ int run_table_create(struct rh_executor *executor)
 	table->number = rh_region_take(&executor->memory, tensor->rows, sizeof *table->number);
 	for (int i = 0; i < run_table_steps(options); i++)
 		table->step[i].id = rh_region_take(&executor->memory, options->planned.table_rows, sizeof *table->step[i].id);
-	if (executor->memory.rc || !options->model->block[table->block].trainable || rh_store_options(options->store)->addresses_only)
+	if (executor->memory.rc || !options->model->block[table->block].trainable)
 		return executor->memory.rc;
-	return rh_store_by_rows(options->store, table->block);
+	int rc = rh_store_by_rows(options->store, table->block);
+	if (!rc && options->updater && !options->planned.stale && rh_optimizer_has_passes(options->store))
+		rh_updater_by_rows(options->updater, table->block);
+	return rc;
 }
 
 /* Numbers the rows that the ids name and that have no number yet, and puts the numbers in place of the ids. */
@@ -79,6 +82,8 @@ struct lower_table run_table_begin(struct rh_executor *executor, const struct ru
 		table->number[step->id[i]] = 0;
 	if (rh_store_options(options->store)->addresses_only) /* tokens have no ids there: each may name a row of its own */
 		step->count = rh_min(most, tokens);
+	if (options->updater)
+		rh_updater_rows(options->updater, table->block, step->id, step->count);
 	return (struct lower_table){.block = table->block, .elements = step->count * table->cols, .index = index};
 }
 

@@ -12,7 +12,7 @@ enum { STEPS = 4, CASES = 48, CASES_LONG = 1000 };
 
 struct table_case {
 	const char *model;
-	int lora, bf16, stale, clips, evaluates;
+	int lora, bf16, stale, clips, evaluates, weights_first;
 	enum rh_optim optim;
 	enum rh_state_layout layout;
 	int64_t micros, round;
@@ -132,6 +132,8 @@ static struct outcome run(const struct table_case *is, int by_rows)
 	check_ok(rh_session_start(&rig.session, &work));
 	out.table_rows = rig.session.plan.executor.table_rows;
 	assert_true(by_rows || !out.table_rows);
+	if (is->weights_first)
+		rh_updater_weights_first(rig.session.updater);
 	rh_record_begin(rig.session.executor);
 	for (int64_t begun = 0, step = 0; step < STEPS; step++) {
 		int64_t most = rh_executor_steps_in_flight(rig.session.executor);
@@ -165,6 +167,7 @@ static struct table_case draw(uint64_t *seed, int i)
 	                        .bf16 = random & 1,
 	                        .stale = random >> 1 & 1,
 	                        .clips = random >> 2 & 1,
+	                        .weights_first = random >> 14 & 1,
 	                        .optim = optims[random >> 3 & 3],
 	                        .micros = 1 + (random >> 5) % 3,
 	                        .cuts = random >> 16};
