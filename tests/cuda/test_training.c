@@ -106,6 +106,8 @@ static void test_linear_attention_losses_are_the_cpu_devices(void **state)
 	same_losses(&(struct what){"qwen3.5", NULL, RH_BF16, 5e-3, FEW, 0, 0, 0});
 	same_losses(&(struct what){"qwen3.5-moe", "adapter", RH_F32, 1e-4, FEW, 0, 0, 0});
 	same_losses(&(struct what){"qwen3.5-moe", NULL, RH_BF16, 5e-3, FEW, 0, 0, 0});
+	same_losses(&(struct what){"qwen3-next", "adapter", RH_F32, 1e-4, FEW, 0, 0, 0});
+	same_losses(&(struct what){"qwen3-next", NULL, RH_BF16, 5e-3, FEW, 0, 0, 0});
 }
 
 /* Latent attention; sigmoids that choose experts. */

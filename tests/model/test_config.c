@@ -183,6 +183,23 @@ static void test_config_of_layers_with_linear_attention(void **state)
 	check_refused("Qwen3_5", ",\"layer_types\":[\"full_attention\",\"mamba\"]", "layer_types has 'mamba', which is not supported");
 }
 
+/* transformers' Qwen3NextConfig norms where nothing is said; a size of layers without experts is there, and no such layer. */
+static void test_config_of_qwen3_next(void **state)
+{
+	(void)state;
+	struct rh_model_config c;
+	check_accepted("Qwen3Next", ",\"shared_expert_intermediate_size\":32,\"decoder_sparse_step\":1,\"mlp_only_layers\":[]", &c);
+	assert_int_equal(c.router_softmax, RH_ROUTER_OVER_CHOSEN);
+	assert_true(c.intermediate_size == 32 && c.expert_size == 512 && c.experts == 512 && c.experts_per_token == 10);
+	assert_true(c.layer[0].is_delta && c.layer[1].is_delta && c.head_dim == 256 && c.rotary_share == 0.25);
+	rh_model_config_free(&c);
+	check_accepted("Qwen3Next", ",\"norm_topk_prob\":false", &c);
+	assert_int_equal(c.router_softmax, RH_ROUTER_OVER_ALL);
+	rh_model_config_free(&c);
+	check_refused("Qwen3Next", ",\"mlp_only_layers\":[1]", "layer 1 is to have no experts");
+	check_refused("Qwen3Next", ",\"decoder_sparse_step\":2", "layer 0 is to have no experts");
+}
+
 static void test_config_of_layers_that_do_not_rotate(void **state)
 {
 	(void)state;
@@ -487,6 +504,7 @@ int main(void)
 	        cmocka_unit_test(test_config_both_spellings_of_rope),
 	        cmocka_unit_test(test_config_rope_disagreement_and_unknown_types_are_errors),
 	        cmocka_unit_test(test_config_of_layers_with_linear_attention),
+	        cmocka_unit_test(test_config_of_qwen3_next),
 	        cmocka_unit_test(test_config_of_layers_that_do_not_rotate),
 	        cmocka_unit_test(test_config_of_multipliers_and_dense_hybrids),
 	        cmocka_unit_test(test_config_refuses_what_is_not_built_or_makes_no_sense),

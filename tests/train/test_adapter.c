@@ -65,6 +65,7 @@ static void test_names_of_experts_become_what_peft_makes_of_them(void **state)
 	(void)state;
 	static const char latent[] = "q_a_proj q_b_proj kv_a_proj_with_mqa kv_b_proj o_proj";
 	static const char attention[] = "q_proj k_proj v_proj o_proj", both[] = "mlp.experts.gate_up_proj mlp.experts.down_proj";
+	static const char next[] = "q_proj k_proj v_proj o_proj in_proj_qkvz in_proj_ba out_proj shared_expert_gate";
 	static const struct expected cases[] = {
 	        {"qwen3-moe", "all-linear", NULL, 0, attention, "gate.weight gate_up_proj down_proj", 8, NULL},
 	        {"qwen3-moe", "gate_proj up_proj", NULL, 0, "", "gate_up_proj", 8, NULL},
@@ -75,6 +76,9 @@ static void test_names_of_experts_become_what_peft_makes_of_them(void **state)
 	        {"qwen3-moe", NULL, NULL, 0, "q_proj v_proj", "", 0, NULL},
 	        {"glm4-lite", "all-linear", NULL, 0, latent, "gate.weight gate_up_proj down_proj", 8, NULL},
 	        {"glm4-lite", "q_a_proj gate_proj up_proj", NULL, 0, "q_a_proj", "gate_up_proj", 8, NULL},
+	        {"qwen3-next", "all-linear", NULL, 0, next, "gate.weight gate_up_proj down_proj", 8, NULL},
+	        {"qwen3-next", "in_proj_qkvz in_proj_ba", NULL, 0, "in_proj_qkvz in_proj_ba", "", 0, NULL},
+	        {"qwen3-next", ".*shared_expert\\.down_proj", NULL, 1, "", "down_proj", 0, NULL}, /* its name means the others too */
 	        {"gpt-oss", "all-linear", NULL, 0, attention, "", 0, NULL},
 	        {"gpt-oss", "q_proj", both, 0, "q_proj", both, 0, NULL},
 	        {"gpt-oss", NULL, "mlp.router.weight", 0, "", "mlp.router.weight", 0, NULL},
