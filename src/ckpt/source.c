@@ -494,6 +494,28 @@ static int is_used(const struct rh_source *source, const char *name)
 	return 0;
 }
 
+/* Of a layer behind the model's, which predicts a token beyond the next one: config.json counts these, and transformers leaves them out. */
+static int is_of_predictor(const struct rh_source *source, const char *name)
+{
+	const struct rh_model_config *config = &source->config;
+	const char *layers = rh_model_names(config)->layers;
+	int64_t count = json_integer_value(json_object_get(config->source, "num_nextn_predict_layers"));
+	if (count <= 0 || strncmp(name, layers, strlen(layers)) != 0)
+		return 0;
+	int64_t layer = strtoll(name + strlen(layers), NULL, 10);
+	return layer >= config->num_hidden_layers && layer - config->num_hidden_layers < count;
+}
+
+static void note_kept(const struct rh_source *source)
+{
+	if (source->config.wrapped)
+		rh_note("%s: the text model inside %s is used; %zu tensors of its other parts stay as they are", source->path,
+		        source->config.family->wrapper->architecture, source->others);
+	else
+		rh_note("%s: %zu tensors of layers that predict further tokens (num_nextn_predict_layers) stay as they are", source->path,
+		        source->others);
+}
+
 static int note_others(struct rh_source *source)
 {
 	int64_t unknown = 0;
@@ -504,17 +526,18 @@ static int note_others(struct rh_source *source)
 			const struct rh_safetensor *tensor = rh_safetensors_at(source->shard[s], i);
 			if (is_used(source, tensor->name))
 				continue;
-			unknown++;
-			first = first ? first : tensor->name;
-			if (source->config.wrapped)
-				rc = rh_grow(&source->other, &source->other_capacity, source->others + 1, sizeof *source->other);
-			if (!rc && source->config.wrapped)
+			if (!source->config.wrapped && !is_of_predictor(source, tensor->name)) {
+				unknown++;
+				first = first ? first : tensor->name;
+				continue;
+			}
+			rc = rh_grow(&source->other, &source->other_capacity, source->others + 1, sizeof *source->other);
+			if (!rc)
 				source->other[source->others++] = (struct source_other){source->shard[s], tensor};
 		}
 	if (!rc && source->others)
-		rh_note("%s: the text model inside %s is used; %zu tensors of its other parts stay as they are", source->path,
-		        source->config.family->wrapper->architecture, source->others);
-	else if (!rc)
+		note_kept(source);
+	if (!rc)
 		note_unknown(source, unknown, first);
 	return rc;
 }
