@@ -528,30 +528,51 @@ static int is_used(const struct rh_source *source, const char *name)
 	return 0;
 }
 
+/* Of a layer behind the model's, which predicts a token beyond the next one: config.json counts these, and transformers leaves them out. */
+static int is_of_predictor(const struct rh_source *source, const char *name)
+{
+	const struct rh_model_config *config = &source->config;
+	const char *layers = rh_model_names(config)->layers;
+	int64_t count = json_integer_value(json_object_get(config->source, "num_nextn_predict_layers"));
+	if (count <= 0 || strncmp(name, layers, strlen(layers)) != 0)
+		return 0;
+	int64_t layer = strtoll(name + strlen(layers), NULL, 10);
+	return layer >= config->num_hidden_layers && layer - config->num_hidden_layers < count;
+}
+
+static void note_kept(const struct rh_source *source)
+{
+	if (source->config.wrapped)
+		rh_note("%s: the text model inside %s is used; %zu tensors of its other parts stay as they are", source->path,
+		        source->config.family->wrapper->architecture, source->others);
+	else
+		rh_note("%s: %zu tensors, '%s' first, are of no use to the model and stay as they are", source->path, source->others,
+		        source->other[0].tensor->name);
+}
+
 static int note_others(struct rh_source *source)
 {
 	const struct rh_model_config *config = &source->config;
 	int64_t unknown = 0;
 	const char *first = NULL;
-	int rc = 0, keeps = config->wrapped || config->family->keeps_others;
+	int rc = 0;
 	for (size_t s = 0; s < source->shards; s++)
 		for (int64_t i = 0; !rc && i < rh_safetensors_count(source->shard[s]); i++) {
 			const struct rh_safetensor *tensor = rh_safetensors_at(source->shard[s], i);
 			if (is_used(source, tensor->name))
 				continue;
-			unknown++;
-			first = first ? first : tensor->name;
-			if (keeps)
-				rc = rh_grow(&source->other, &source->other_capacity, source->others + 1, sizeof *source->other);
-			if (!rc && keeps)
+			if (!config->wrapped && !config->family->keeps_others && !is_of_predictor(source, tensor->name)) {
+				unknown++;
+				first = first ? first : tensor->name;
+				continue;
+			}
+			rc = rh_grow(&source->other, &source->other_capacity, source->others + 1, sizeof *source->other);
+			if (!rc)
 				source->other[source->others++] = (struct source_other){source->shard[s], tensor};
 		}
-	if (!rc && source->others && config->wrapped)
-		rh_note("%s: the text model inside %s is used; %zu tensors of its other parts stay as they are", source->path,
-		        config->family->wrapper->architecture, source->others);
-	else if (!rc && source->others)
-		rh_note("%s: %zu tensors are not part of the model and stay as they are, '%s' first", source->path, source->others, first);
-	else if (!rc)
+	if (!rc && source->others)
+		note_kept(source);
+	if (!rc)
 		note_unknown(source, unknown, first);
 	return rc;
 }

@@ -49,7 +49,8 @@ int rh_source_keeps_f32(const struct rh_source *source, const char *name);
 
 /* How the file names a tensor: as the model does, but where a larger model's files name its text model's otherwise. */
 const char *rh_source_file_name(const struct rh_source *source, const char *name);
-/* Tensors of a larger model's files (its vision part) that the text model has no use for, and that a model written anew keeps: how many;
+/* Tensors of a larger model's files (its vision part) that the text model has no use for, or of layers that predict further tokens, and
+ * that a model written anew keeps: how many;
  * so many entries that declare them, whose names are borrowed from the source; and their bytes, in that order. */
 struct rh_model_out;
 struct rh_safetensors_entry;

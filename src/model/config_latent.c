@@ -24,8 +24,8 @@ int config_parse_latent(const json_t *json, const char *where, struct rh_model_c
 	             {"kv_lora_rank", &latent->kv_rank},
 	             {"qk_nope_head_dim", &latent->own},
 	             {"v_head_dim", &value}};
-	if (!out->family->silent.latent.kv_rank)
-		return 0;
+	if (!out->family->silent.latent.kv_rank || out->head_dim > RH_OP_MAX_HEAD_DIM)
+		return 0; /* too long: rh_model_config_check says so */
 	*latent = out->family->silent.latent;
 	const json_t *rank = json_object_get(json, "q_lora_rank");
 	if (rank && json_is_null(rank))
@@ -125,6 +125,7 @@ int config_parse_sigmoids(const json_t *json, const char *where, struct rh_model
 		rc = check_word(json, where, "topk_method", "noaux_tc");
 	if (!rc)
 		rc = check_groups(where, out);
-	out->shared_size = shared * out->expert_size;
+	if (!rc && out->expert_size > 0 && out->expert_size <= INT32_MAX) /* else rh_model_config_check says so */
+		out->shared_size = shared * out->expert_size;
 	return rc ? rc : parse_dense(json, where, out);
 }

@@ -249,7 +249,7 @@ int rh_tensors_out_open_model(const char *dir, const struct rh_source *source, c
 {
 	struct rh_tensor_list list = {0};
 	struct rh_tensors_out *made = NULL;
-	int64_t others = source ? rh_source_others(source) : 0;
+	int64_t others = source && rh_model_has_head(model) ? rh_source_others(source) : 0; /* of several boxes the one with the head */
 	int rc = rh_tensor_list_add(&list, model, RH_TENSORS_ALL, model->dtype, "");
 	for (size_t i = 0; !rc && source && i < list.count; i++)
 		if (rh_source_keeps_f32(source, list.place[i].name))

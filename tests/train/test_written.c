@@ -82,6 +82,83 @@ static void test_saved_models_are_what_was_loaded(void **state)
 	}
 }
 
+/* A copy of a model's directory with one more layer of two tensors, which config.json counts, and one tensor that nothing names. */
+static void write_predicted(const char *model, const char *dir, int64_t *tensors)
+{
+	char path[160];
+	struct rh_safetensors *file;
+	struct rh_safetensors_out *out;
+	json_t *json;
+	snprintf(path, sizeof path, "tests/reference/models/%s/model.safetensors", model);
+	check_ok(rh_safetensors_open(path, &file));
+	int64_t count = rh_safetensors_count(file), n = 0;
+	struct rh_safetensors_entry *entry = calloc((size_t)count + 3, sizeof *entry);
+	assert_non_null(entry);
+	for (; n < count; n++) {
+		const struct rh_safetensor *tensor = rh_safetensors_at(file, n);
+		entry[n] = (struct rh_safetensors_entry){.name = tensor->name, .dtype = tensor->dtype, .rank = tensor->rank};
+		memcpy(entry[n].shape, tensor->shape, sizeof tensor->shape);
+	}
+	entry[n++] = (struct rh_safetensors_entry){"model.layers.3.eh_proj.weight", RH_F32, 2, {2, 3}};
+	entry[n++] = (struct rh_safetensors_entry){"model.layers.3.enorm.weight", RH_BF16, 1, {4}};
+	entry[n++] = (struct rh_safetensors_entry){"model.layers.4.enorm.weight", RH_BF16, 1, {4}};
+	snprintf(path, sizeof path, "%s/model.safetensors", dir);
+	check_ok(rh_safetensors_create(path, entry, n, &out));
+	for (int64_t i = 0; i < count; i++) {
+		const struct rh_safetensor *tensor = rh_safetensors_at(file, i);
+		check_ok(rh_safetensors_write(out, tensor_bytes(file, tensor), tensor->bytes));
+	}
+	static const char more[24 + 8 + 8] = "forty bytes that no layer here reads";
+	check_ok(rh_safetensors_write(out, more, sizeof more));
+	check_ok(rh_safetensors_commit(out));
+	rh_safetensors_close(file);
+	free(entry);
+	snprintf(path, sizeof path, "tests/reference/models/%s/config.json", model);
+	assert_non_null(json = json_load_file(path, 0, NULL));
+	assert_int_equal(json_object_set_new(json, "num_nextn_predict_layers", json_integer(1)), 0);
+	snprintf(path, sizeof path, "%s/config.json", dir);
+	assert_int_equal(json_dump_file(json, path, 0), 0);
+	json_decref(json);
+	*tensors = count + 2;
+}
+
+/* What predicts further tokens is written back as it is; what nothing names is not. */
+static void test_layers_that_predict_further_tokens_are_kept(void **state)
+{
+	(void)state;
+	struct rig rig;
+	char from[96], to[96], path[128];
+	struct rh_safetensors *was, *is;
+	int64_t tensors;
+	snprintf(from, sizeof from, "%s/rh-written-XXXXXX", check_place("/tmp"));
+	snprintf(to, sizeof to, "%s/rh-written-XXXXXX", check_place("/tmp"));
+	assert_true(mkdtemp(from) && mkdtemp(to));
+	write_predicted("glm4-lite", from, &tensors);
+	rig_open(&rig, "glm4-lite", NULL);
+	snprintf(rig.model, sizeof rig.model, "%s", from);
+	struct rig_input in = rig_input(&rig, "docs");
+	struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = in.micros};
+	rig_start(&rig, RH_SESSION_TRAINS, &work);
+	assert_int_equal(rh_source_others(rig.session.source), 2);
+	check_ok(rh_weights_save(to, rig.session.source, rig.session.model, rig.session.store));
+	snprintf(path, sizeof path, "%s/model.safetensors", from);
+	check_ok(rh_safetensors_open(path, &was));
+	snprintf(path, sizeof path, "%s/model.safetensors", to);
+	check_ok(rh_safetensors_open(path, &is));
+	assert_int_equal(rh_safetensors_count(is), tensors);
+	for (int64_t i = 0; i < tensors; i++) {
+		const struct rh_safetensor *one = rh_safetensors_at(is, i), *other = rh_safetensors_find(was, one->name);
+		assert_true(other && one->dtype == other->dtype && one->rank == other->rank);
+		assert_memory_equal(tensor_bytes(is, one), tensor_bytes(was, other), (size_t)one->bytes);
+	}
+	assert_null(rh_safetensors_find(is, "model.layers.4.enorm.weight"));
+	rh_safetensors_close(was);
+	rh_safetensors_close(is);
+	rig_close(&rig);
+	check_ok(rh_dir_remove(from));
+	check_ok(rh_dir_remove(to));
+}
+
 /* So many vectors of a model: a bf16 run writes them in F32, to the bit, and all else in BF16. */
 static void check_kept(const char *model, int expected)
 {
@@ -159,8 +236,8 @@ static void test_fp32_vectors_are_whole_in_bf16(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_saved_models_are_what_was_loaded),
-	                                   cmocka_unit_test(test_fp32_vectors_of_the_files_stay_fp32),
-	                                   cmocka_unit_test(test_fp32_vectors_are_whole_in_bf16)};
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_saved_models_are_what_was_loaded), cmocka_unit_test(test_layers_that_predict_further_tokens_are_kept),
+	        cmocka_unit_test(test_fp32_vectors_of_the_files_stay_fp32), cmocka_unit_test(test_fp32_vectors_are_whole_in_bf16)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
