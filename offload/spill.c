@@ -115,7 +115,7 @@ static void cut_spans(const struct rh_block *spec, int block, const struct rh_st
 
 int spill_takes_weights(const struct rh_block *spec, const struct rh_store_options *options, int *turn)
 {
-	if (spec->trainable || !(options->spill & RH_SPILL_WEIGHTS))
+	if (spec->trainable || rh_block_stays(spec) || !(options->spill & RH_SPILL_WEIGHTS))
 		return 0;
 	*turn += options->frozen_share ? options->frozen_share : RH_STORE_FROZEN_PARTS;
 	if (*turn < RH_STORE_FROZEN_PARTS)

@@ -108,7 +108,8 @@ void plan_fixed_sizes(const struct rh_stage_plan_request *request, struct rh_sta
 	plan->narrow_bytes =
 	        model->saves_narrow && request->trains ? rh_align_up(rh_narrow_most_bytes(model, request->train.tokens), RH_ALIGN) : 0;
 	plan->boundary_bytes = rh_max(rh_align_up(rh_boundary_most_bytes(model, tokens), RH_ALIGN), plan->narrow_bytes);
-	plan->micro_bytes = rh_max(rh_micro_layout(&request->train).bytes, rh_micro_layout(&request->infer).bytes);
+	const struct rh_micro_shape train = rh_micro_shape_of(model, &request->train), infer = rh_micro_shape_of(model, &request->infer);
+	plan->micro_bytes = rh_max(rh_micro_layout(&train).bytes, rh_micro_layout(&infer).bytes);
 	plan->result_bytes = rh_max(rh_result_layout(model, &request->train, rh_micro_shape_scores(&request->train)).bytes,
 	                            rh_result_layout(model, &request->infer, scores).bytes);
 	if (!request->train.chunks)

@@ -45,7 +45,7 @@ int64_t rh_stage_plan_upload_layout(const struct rh_model *model, int lo, int hi
 	for (int l = lo; l < hi; l++)
 		for (int which = 0; which < RH_LAYER_BLOCKS; which++) {
 			int b = model->layer[l].block[which];
-			if (b < 0 || offset[b] >= 0)
+			if (b < 0 || offset[b] >= 0 || rh_block_stays(&model->block[b]))
 				continue;
 			offset[b] = bytes;
 			bytes += block_upload(model, b);
@@ -90,7 +90,7 @@ int64_t rh_stage_plan_layer_upload(const struct rh_model *model, int l)
 	const int *block = model->layer[l].block;
 	int64_t bytes = 0;
 	for (int which = 0; which < RH_LAYER_BLOCKS; which++)
-		bytes += block[which] < 0 ? 0 : block_upload(model, block[which]);
+		bytes += block[which] < 0 || rh_block_stays(&model->block[block[which]]) ? 0 : block_upload(model, block[which]);
 	return bytes;
 }
 

@@ -1,25 +1,11 @@
-/* Reads from a GGUF's metadata what Gemma 4's two kinds of layers, with a window and without, have of their own. */
+/* Reads from a GGUF's metadata what Gemma 4's two kinds of layers, with a window and without, have of their own, and what its small models
+ * have. */
 #include "ckpt/source_internal.h"
 
 #include "core/alloc.h"
 
 #include <math.h>
 #include <stdio.h>
-
-int gguf_check_parts(const struct rh_gguf *gguf, const char *arch)
-{
-	static const char *const parts[] = {"attention.shared_kv_layers", "embedding_length_per_layer_input"};
-	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-		int64_t value = 0;
-		int rc = gguf_arch_int(gguf, arch, parts[i], GGUF_OPTIONAL, &value);
-		if (!rc && value)
-			rc = rh_fail(-EINVAL, "%s: %s.%s is %lld, which is not supported yet (E2B, E4B); 26B-A4B and 31B are, which say 0",
-			             rh_gguf_path(gguf), arch, parts[i], (long long)value);
-		if (rc)
-			return rc;
-	}
-	return 0;
-}
 
 /* A number for each layer, in a list that the caller frees. */
 static int read_list(const struct rh_gguf *gguf, const char *arch, const char *key, int64_t layers, int32_t **out)
@@ -123,10 +109,52 @@ static int read_experts(const struct rh_gguf *gguf, const char *arch, struct rh_
 	return rc;
 }
 
+/* One width, or one for each layer: those of layers that borrow keys may be twice as large. */
+static int read_widths(const struct rh_gguf *gguf, const char *arch, struct rh_model_config *out)
+{
+	char name[128];
+	int32_t *widths;
+	int64_t own = out->num_hidden_layers - out->kv_shared_layers;
+	snprintf(name, sizeof name, "%s.feed_forward_length", arch);
+	if (!rh_gguf_is_array(gguf, name))
+		return gguf_arch_int(gguf, arch, "feed_forward_length", GGUF_REQUIRED, &out->intermediate_size);
+	int rc = read_list(gguf, arch, "feed_forward_length", out->num_hidden_layers, &widths);
+	if (rc)
+		return rc;
+	out->intermediate_size = widths[0];
+	out->doubles_borrowers = own < out->num_hidden_layers && widths[own] != widths[0];
+	for (int64_t i = 0; !rc && i < out->num_hidden_layers; i++)
+		if (widths[i] != out->intermediate_size * (i >= own && out->doubles_borrowers ? 2 : 1))
+			rc = rh_fail(-EINVAL, "%s: layer %lld has an MLP of %d, which is not supported beside one of %lld",
+			             rh_gguf_path(gguf), (long long)i, (int)widths[i], (long long)out->intermediate_size);
+	rh_free(widths);
+	return rc;
+}
+
+/* Keys and values that the uppermost layers borrow, and layers' own inputs (E2B, E4B). */
+static int read_small_parts(const struct rh_gguf *gguf, const char *arch, struct rh_model_config *out)
+{
+	int rc = gguf_arch_int(gguf, arch, "attention.shared_kv_layers", GGUF_OPTIONAL, &out->kv_shared_layers);
+	if (!rc)
+		rc = gguf_arch_int(gguf, arch, "embedding_length_per_layer_input", GGUF_OPTIONAL, &out->layer_input_size);
+	if (rc)
+		return rc;
+	if (out->kv_shared_layers < 0 || out->kv_shared_layers >= out->num_hidden_layers || out->layer_input_size < 0 ||
+	    out->layer_input_size > RH_MOST_LAYER_INPUT)
+		return rh_fail(-EINVAL, "%s: %s.attention.shared_kv_layers %lld or embedding_length_per_layer_input %lld makes no sense",
+		               rh_gguf_path(gguf), arch, (long long)out->kv_shared_layers, (long long)out->layer_input_size);
+	const struct rh_gguf_tensor *table = rh_gguf_find(gguf, "per_layer_token_embd.weight"),
+	                            *tokens = rh_gguf_find(gguf, "token_embd.weight");
+	if (out->layer_input_size && (!table || !tokens || table->rank != 2 || table->shape[0] < tokens->shape[0]))
+		return rh_fail(-EINVAL, "%s: per_layer_token_embd.weight must hold a row for each token", rh_gguf_path(gguf));
+	out->layer_input_rows = out->layer_input_size ? table->shape[0] : 0;
+	return 0;
+}
+
 /* Layers of full attention whose values are their keys have no matrix for values. */
 static void find_values(const struct rh_gguf *gguf, struct rh_model_config *out)
 {
-	for (int64_t i = 0; i < out->num_hidden_layers; i++) {
+	for (int64_t i = 0; i < out->num_hidden_layers - out->kv_shared_layers; i++) {
 		char name[64];
 		snprintf(name, sizeof name, "blk.%lld.attn_v.weight", (long long)i);
 		if (!out->layer[i].windowed)
@@ -140,6 +168,10 @@ int gguf_read_kinds(const struct rh_gguf *gguf, const char *arch, struct rh_mode
 		return 0; /* rh_model_config_check says so */
 	out->attention_factor = 1;
 	int rc = read_heads(gguf, arch, out);
+	if (!rc)
+		rc = read_small_parts(gguf, arch, out);
+	if (!rc)
+		rc = read_widths(gguf, arch, out);
 	if (!rc)
 		rc = read_turning(gguf, out);
 	if (!rc)

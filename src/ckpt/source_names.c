@@ -122,7 +122,10 @@ static char *gguf_name(const struct rh_model_config *config, const char *name)
 		const struct rh_gguf_name ends[] = {{names->embedding, "token_embd"},
 		                                    {names->final_norm, "output_norm"},
 		                                    {names->head, "output"},
-		                                    {names->positions, "position_embd"}};
+		                                    {names->positions, "position_embd"},
+		                                    {names->inputs_table, "per_layer_token_embd"},
+		                                    {names->inputs_norm, "per_layer_proj_norm"},
+		                                    {names->per_layer[2], "per_layer_model_proj"}};
 		for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
 			if (ends[i].module && strlen(ends[i].module) == length && !strncmp(ends[i].module, name, length))
 				stored = ends[i].stored;

@@ -29,7 +29,7 @@ enum rh_family_windows {
 	RH_WINDOWS_FROM_LAST /* all but the last layer and each window_period-th below it, or as layer_types says */
 };
 
-enum { RH_FAMILY_KEYS = 8, RH_FAMILY_RENAMES = 12 };
+enum { RH_FAMILY_KEYS = 8, RH_FAMILY_RENAMES = 16 };
 
 /* Names of modules as files have them: a tensor is a module's "weight" or "bias". */
 struct rh_family_names {

@@ -464,18 +464,28 @@ static struct rh_view inputs_of(const struct rh_emit *emit, struct rh_view side)
 	return rh_view_cols(side, rh_side_cols(emit->has) - emit->has.inputs, emit->has.inputs);
 }
 
+float rh_model_inputs_scale(const struct rh_model *model)
+{
+	return rounded_scale(model, sqrtf((float)model->config->layer_input_size));
+}
+
 static struct table inputs_table(const struct rh_emit *emit)
 {
 	const struct rh_model_config *config = emit->model->config;
 	return (struct table){RH_BLOCK_TABLE, 0, config->layer_input_rows, rh_micro_layout(&emit->shape).ids,
-	                      rounded_scale(emit->model, sqrtf((float)config->layer_input_size))};
+	                      rh_model_inputs_scale(emit->model)};
 }
 
 void emit_input_rows(struct rh_emit *emit)
 {
 	struct table table = inputs_table(emit);
-	if (table.rows && emit->side.data)
-		rows_of(emit, &table, inputs_of(emit, emit->side));
+	if (!table.rows || !emit->side.data)
+		return;
+	struct rh_view all = inputs_of(emit, emit->side);
+	if (rh_model_row_bytes(emit->model))
+		emit_cast(emit, rh_view_of(emit->micro + rh_micro_layout(&emit->shape).row, all.dtype, all.rows, all.cols), all);
+	else
+		rows_of(emit, &table, all);
 }
 
 void emit_input_rows_backward(struct rh_emit *emit)

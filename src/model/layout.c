@@ -382,6 +382,7 @@ static int lay_out_inputs_table(struct rh_model *model, const struct rh_lora_con
 	if (rc)
 		return rc;
 	begin_block(config, &at, &model->block[model->blocks], !lora, "layers' inputs", 0);
+	at.block->is_wide = 1;
 	model->layer[0].block[RH_BLOCK_TABLE] = model->blocks++;
 	(void)layout_place(&at, module, "weight", 2, config->layer_input_rows, config->num_hidden_layers * config->layer_input_size);
 	return end_block(&at);

@@ -1,5 +1,6 @@
 #include "model/micro.h"
 
+#include "core/float16.h"
 #include "core/preference.h"
 #include "model/emit.h"
 
@@ -29,6 +30,8 @@ struct rh_micro_layout rh_micro_layout(const struct rh_micro_shape *shape)
 	at.mix = append(&at, shape->taught ? 2 * shape->head_rows : 0);
 	at.span = append(&at, shape->judged * RH_SPANS);
 	at.reference = append(&at, shape->judged);
+	at.row = at.bytes;
+	at.bytes += rh_align_up(shape->tokens * shape->row_bytes, RH_ALIGN);
 	return at;
 }
 
@@ -55,6 +58,32 @@ struct rh_head_out rh_result_views(const struct rh_model *model, const struct rh
 	if (score_cols)
 		*(are_logits ? &head.logits : shape->top ? &head.shares : &head.choice) = scores;
 	return head;
+}
+
+struct rh_micro_shape rh_micro_shape_of(const struct rh_model *model, const struct rh_micro_shape *shape)
+{
+	struct rh_micro_shape with = *shape;
+	with.row_bytes = rh_model_row_bytes(model);
+	return with;
+}
+
+/* A row times a factor, each element rounded as devices do. */
+static void scale_row(enum rh_dtype dtype, const char *from, int64_t count, float factor, char *to)
+{
+	const uint16_t *narrow = (const uint16_t *)(const void *)from;
+	for (int64_t i = 0; dtype == RH_BF16 && i < count; i++)
+		((uint16_t *)(void *)to)[i] = rh_f32_to_bf16(rh_bf16_to_f32(narrow[i]) * factor);
+	for (int64_t i = 0; dtype == RH_F32 && i < count; i++)
+		((float *)(void *)to)[i] = ((const float *)(const void *)from)[i] * factor;
+}
+
+void rh_micro_pack_rows(const struct rh_model *model, const struct rh_micro_batch *batch, const void *table, char *to)
+{
+	const struct rh_micro_shape *shape = &batch->shape;
+	int64_t bytes = shape->row_bytes, count = bytes / rh_dtype_bytes(model->dtype, 1);
+	char *row = to + rh_micro_layout(shape).row;
+	for (int64_t t = 0; t < shape->tokens; t++)
+		scale_row(model->dtype, (const char *)table + batch->ids[t] * bytes, count, rh_model_inputs_scale(model), row + t * bytes);
 }
 
 /* Elements of 4 bytes. */

@@ -23,6 +23,7 @@ struct rh_micro_shape {
 	int64_t taught; /* numbers of a teacher that come with each head row: its logits, or twice its top shares; 0: no distillation */
 	int64_t judged; /* documents whose log-probabilities the loss is a function of (core/preference.h): all or none; of a chunk, its text's */
 	int64_t judged_rows, judged_first; /* of a chunk of such documents: head rows of the text, and of its chunks before this one */
+	int64_t row_bytes;                 /* of each token: its row of a wide table (rh_model_row_bytes), which the executor adds */
 	int64_t top; /* largest shares of each head row that come back beside the loss, in place of choices; 0: none */
 };
 
@@ -46,12 +47,16 @@ static inline int64_t rh_micro_shape_scores(const struct rh_micro_shape *shape)
 	return shape->choices + 2 * shape->top;
 }
 
-/* A micro-batch's input lies in one buffer: integers in I32, pixels, a teacher's logits and a reference in F32. Each array is aligned. */
+/* A micro-batch's input lies in one buffer: integers in I32, pixels, a teacher's logits and a reference in F32; and behind them, for the
+ * embedding alone, rows of a wide table in the model's dtype. Each array is aligned. */
 struct rh_micro_layout {
-	int64_t ids, position, start_q, start_k, head_row, target, choice, type, pixel, teacher, mix, span, reference; /* byte offsets */
+	int64_t ids, position, start_q, start_k, head_row, target, choice, type, pixel, teacher, mix, span, reference,
+	        row; /* byte offsets */
 	int64_t bytes;
 };
 struct rh_micro_layout rh_micro_layout(const struct rh_micro_shape *shape);
+/* With the rows that the model's embedding reads. */
+struct rh_micro_shape rh_micro_shape_of(const struct rh_model *model, const struct rh_micro_shape *shape);
 
 /* Where results lie: loss, hit, then choices, shares or logits (score_cols a head row), then a load where the model has one
  * (model/emit.h). */
@@ -81,8 +86,10 @@ static inline struct rh_micro_batch rh_micro_batch_of(struct rh_micro_shape shap
 	        .shape = shape, .ids = any, .position = any, .start_q = any, .start_k = any, .head_row = any, .target = any, .type = any};
 }
 
-/* Packs the input into a buffer laid out by rh_micro_layout; unpacks results to where the batch wants them. */
+/* Packs the input, but for rows of a table, into a buffer laid out by rh_micro_layout; unpacks results to where the batch wants them. */
 void rh_micro_pack(const struct rh_micro_batch *batch, char *to);
+/* Those rows: of `table`, as devices would read it, the rows of the tokens' ids, times what the embedding multiplies them with. */
+void rh_micro_pack_rows(const struct rh_model *model, const struct rh_micro_batch *batch, const void *table, char *to);
 void rh_result_unpack(const struct rh_model *model, const struct rh_micro_batch *batch, int64_t score_cols, const char *from);
 
 #endif

@@ -87,6 +87,7 @@ struct rh_block {
 	int whole;           /* under LoRA: trained as without it, and saved with the adapter: PEFT's modules_to_save */
 	int trainable, uses; /* layers that use it: 1, or 2 when embedding and head are tied */
 	int number;          /* in the whole model, of which this may be a box's part */
+	int is_wide;         /* a table so wide that, while it is frozen, its rows go to devices with the tokens that name them, and no more */
 	enum rh_shared shared;
 	struct rh_tensor *tensor;
 	int tensors;
@@ -94,6 +95,12 @@ struct rh_block {
 	int64_t plain_elements; /* of the plain matrices that a device makes of packed ones */
 	int64_t scaled_bytes;   /* of what it makes of the block for `multiply` (rh_model_scale), behind these */
 };
+
+/* Does no device have the block? */
+static inline int rh_block_stays(const struct rh_block *block)
+{
+	return block->is_wide && !block->trainable;
+}
 
 /* The format of a block's weights as devices read them; `plain` is the model's dtype. Whoever moves or reads them asks here. Gradients,
  * masters and optimizer state are other arrays: they have one number for each element, at the tensors' offsets. */
@@ -322,6 +329,14 @@ static inline int rh_model_embedding_reads_back(const struct rh_model *model)
 	const struct rh_layer *embedding = &model->layer[0];
 	return embedding->norm[RH_NORM_FINAL] >= 0 || embedding->block[RH_BLOCK_ADAPTER] >= 0 || model->config->family->norms_embedding;
 }
+/* Bytes of a row of the table whose rows go with the tokens that name them; 0: the model, or this part of it, has none. */
+static inline int64_t rh_model_row_bytes(const struct rh_model *model)
+{
+	int b = rh_model_has_embedding(model) ? model->layer[0].block[RH_BLOCK_TABLE] : -1;
+	return b >= 0 && rh_block_stays(&model->block[b]) ? rh_dtype_bytes(model->dtype, model->block[b].tensor[0].cols) : 0;
+}
+/* What rows of layers' own inputs are multiplied with: the root of each one's length, rounded to the weights' dtype (head.c). */
+float rh_model_inputs_scale(const struct rh_model *model);
 /* Is the model one box's part of a larger one? */
 static inline int rh_model_is_part(const struct rh_model *model)
 {

@@ -502,7 +502,8 @@ static void input(struct micro *micro)
 {
 	struct lower_slot *slot = micro->slot;
 	struct lowering *to = slot->lowering;
-	int64_t bytes = rh_micro_layout(micro->shape).bytes;
+	struct rh_micro_layout at = rh_micro_layout(micro->shape);
+	int64_t bytes = slot->slot->lo ? at.row : at.bytes; /* rows of a table are for the embedding */
 	micro->buffer = take(slot, &slot->state->micro, RH_STREAM_ACTIVATIONS_UP);
 	struct rh_command copy = command_of(micro, RH_COMMAND_COPY, RH_STREAM_ACTIVATIONS_UP);
 	copy.source = there(RH_ROOM_HOST_MICRO, micro->index, bytes);

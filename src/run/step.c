@@ -9,9 +9,17 @@
 void run_copy_inputs(struct rh_executor *executor, struct run_book *book, const struct rh_micro_batch *batch, int64_t count)
 {
 	book->count = count;
+	const struct rh_model *model = executor->options.model;
+	const struct rh_store *store = executor->options.store;
+	int reads_rows = rh_model_row_bytes(model) && !rh_store_options(store)->addresses_only;
 	for (int64_t m = 0; m < count; m++) {
-		executor->lowering.batch[book->first + m] = batch[m];
-		rh_micro_pack(&batch[m], run_piece(executor->room, RH_ROOM_HOST_MICRO, book->first + m));
+		struct rh_micro_batch *own = &executor->lowering.batch[book->first + m];
+		char *to = run_piece(executor->room, RH_ROOM_HOST_MICRO, book->first + m);
+		*own = batch[m];
+		own->shape = rh_micro_shape_of(model, &batch[m].shape);
+		rh_micro_pack(own, to);
+		if (reads_rows)
+			rh_micro_pack_rows(model, own, rh_store_weights(store, model->layer[0].block[RH_BLOCK_TABLE]), to);
 	}
 }
 

@@ -143,12 +143,38 @@ static void test_source_configurations_of_gguf_and_directory_agree(void **state)
 static void test_source_reads_every_reference_model(void **state)
 {
 	(void)state;
-	static const char *const names[] = {
-	        "llama2",     "llama3",      "llama-bias",     "smollm2",      "qwen2",      "qwen3",          "mistral",
-	        "phi3",       "gemma3",      "qwen3-moe",      "gpt-oss",      "gguf-llama", "gguf-qwen2",     "gpt2",
-	        "gguf-gpt2",  "gguf-gemma3", "gguf-qwen3-moe", "gguf-gpt-oss", "gguf-phi3",  "gguf-mistral3",  "gemma3-vision",
-	        "mistral3",   "bert-mlm",    "bert-cls",       "vit",          "qwen3.5",    "qwen3.5-vision", "qwen3.5-moe-vision",
-	        "gemma4-moe", "gguf-gemma4"};
+	static const char *const names[] = {"llama2",
+	                                    "llama3",
+	                                    "llama-bias",
+	                                    "smollm2",
+	                                    "qwen2",
+	                                    "qwen3",
+	                                    "mistral",
+	                                    "phi3",
+	                                    "gemma3",
+	                                    "qwen3-moe",
+	                                    "gpt-oss",
+	                                    "gguf-llama",
+	                                    "gguf-qwen2",
+	                                    "gpt2",
+	                                    "gguf-gpt2",
+	                                    "gguf-gemma3",
+	                                    "gguf-qwen3-moe",
+	                                    "gguf-gpt-oss",
+	                                    "gguf-phi3",
+	                                    "gguf-mistral3",
+	                                    "gemma3-vision",
+	                                    "mistral3",
+	                                    "bert-mlm",
+	                                    "bert-cls",
+	                                    "vit",
+	                                    "qwen3.5",
+	                                    "qwen3.5-vision",
+	                                    "qwen3.5-moe-vision",
+	                                    "gemma4-moe",
+	                                    "gguf-gemma4",
+	                                    "gemma4-e2b",
+	                                    "gguf-gemma4-e2b"};
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
 		char dir[128], path[128], weights[160];
 		struct rh_model_config old;

@@ -508,7 +508,8 @@ static void test_every_example_is_planned(void **state)
 	             {"llama-3.1-70b", 0},     {"llama-3.1-8b", 0},    {"mistral-7b", 0},      {"qwen3-1.7b", 1},
 	             {"qwen3-32b", 0},         {"qwen3-235b-a22b", 0}, {"vit-large", 1},       {"qwen3-8b", 1},
 	             {"qwen3-30b-a3b", 1},     {"qwen3.5-9b", 1},      {"qwen3.5-27b", 1},     {"qwen3.5-35b-a3b", 1},
-	             {"qwen3.5-122b-a10b", 0}, {"gemma-4-31b", 1},     {"gemma-4-26b-a4b", 1}, {"qwen3-next-80b-a3b", 1}};
+	             {"qwen3.5-122b-a10b", 0}, {"gemma-4-31b", 1},     {"gemma-4-26b-a4b", 1}, {"qwen3-next-80b-a3b", 1},
+	             {"gemma-4-e2b", 1},       {"gemma-4-e4b", 1}};
 	struct scratch scratch;
 	scratch_open(&scratch);
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

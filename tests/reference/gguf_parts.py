@@ -24,7 +24,8 @@ OWN_NAMES = {
     "gemma4_text": {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
                     "post_feedforward_layernorm": "post_ffw_norm", "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
                     "post_feedforward_layernorm_1": "post_ffw_norm_1", "post_feedforward_layernorm_2": "post_ffw_norm_2",
-                    "router.proj": "ffn_gate_inp"},
+                    "router.proj": "ffn_gate_inp", "per_layer_input_gate": "inp_gate", "per_layer_projection": "proj",
+                    "post_per_layer_input_norm": "post_norm"},
     "qwen3_moe": {"mlp.gate": "ffn_gate_inp"},
     "gpt_oss": {"post_attention_layernorm": "post_attention_norm", "mlp.router": "ffn_gate_inp"},
     "olmo2": {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"},
@@ -140,7 +141,9 @@ def gguf_name(name):
     if stem.startswith("transformer.h."):
         layer, part = stem.removeprefix("transformer.h.").split(".", 1)
         return f"blk.{layer}.{GPT2_NAMES[part]}.{kind}"
-    top = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+    top = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+           "model.embed_tokens_per_layer": "per_layer_token_embd", "model.per_layer_model_projection": "per_layer_model_proj",
+           "model.per_layer_projection_norm": "per_layer_proj_norm"}
     if stem in top:
         return f"{top[stem]}.{kind}"
     layer, part = stem.removeprefix("model.layers.").split(".", 1)
@@ -179,7 +182,10 @@ def add_lengths(writer, config):
     writer.add_block_count(config.num_hidden_layers)
     gpt2 = config.model_type == "gpt2"
     if config.model_type != "qwen3_5_moe_text":  # it has experts alone
-        writer.add_feed_forward_length((config.n_inner or 4 * config.n_embd) if gpt2 else config.intermediate_size)
+        lengths = (config.n_inner or 4 * config.n_embd) if gpt2 else config.intermediate_size
+        if getattr(config, "use_double_wide_mlp", False):
+            lengths = [lengths * (2 if mode == "reuse" else 1) for mode in config.kv_sharing_modes]
+        writer.add_feed_forward_length(lengths)
     writer.add_head_count(config.num_attention_heads)
     if gpt2:
         writer.add_layer_norm_eps(config.layer_norm_epsilon)
@@ -266,11 +272,12 @@ def add_kinds(writer, config):
     writer.add_rope_dimension_count_swa(other.head_dim)
     writer.add_rope_freq_base_swa(config.rope_parameters["sliding_attention"]["rope_theta"])
     writer.add_final_logit_softcapping(config.final_logit_softcapping)
-    writer.add_shared_kv_layers(0)
-    writer.add_embedding_length_per_layer_input(0)
-    writer.add_expert_count(config.num_experts)
-    writer.add_expert_used_count(config.top_k_experts)
-    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    writer.add_shared_kv_layers(config.num_kv_shared_layers)
+    writer.add_embedding_length_per_layer_input(config.hidden_size_per_layer_input)
+    if config.num_experts:
+        writer.add_expert_count(config.num_experts)
+        writer.add_expert_used_count(config.top_k_experts)
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     turning = int(full.head_dim * config.rope_parameters["full_attention"]["partial_rotary_factor"] / 2)
     writer.add_tensor("rope_freqs.weight", np.array([1.0] * turning + [1e30] * (full.head_dim // 2 - turning), dtype=np.float32))
 

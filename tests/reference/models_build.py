@@ -395,6 +395,14 @@ def config_gguf_gemma4():
                             top_k_experts=2, moe_intermediate_size=32, rope_parameters=GEMMA4_ROPE, **COMMON)
 
 
+def config_gguf_gemma4_e2b():
+    # as E2B: the upper two layers borrow keys and have wider MLPs, and each layer has an input of its own
+    return Gemma4TextConfig(vocab_size=288, hidden_size=32, intermediate_size=32, num_hidden_layers=4, num_attention_heads=2,
+                            num_key_value_heads=1, head_dim=32, global_head_dim=64, tie_word_embeddings=True, sliding_window=6,
+                            final_logit_softcapping=6.0, hidden_size_per_layer_input=32, vocab_size_per_layer_input=288, num_kv_shared_layers=2,
+                            use_double_wide_mlp=True, layer_types=["sliding_attention", "full_attention"] * 2, rope_parameters=GEMMA4_ROPE, **COMMON)
+
+
 def config_gguf_qwen3_moe():
     return Qwen3MoeConfig(vocab_size=288, hidden_size=32, intermediate_size=64, moe_intermediate_size=32, num_hidden_layers=3,
                           num_attention_heads=2, num_key_value_heads=1, head_dim=32, num_experts=5, num_experts_per_tok=2,
@@ -486,7 +494,7 @@ def config_gguf_qwen3_next():
 
 
 GGUF_MODELS = {"gguf-qwen3.5": config_gguf_qwen3_5, "gguf-qwen3.5-moe": config_gguf_qwen3_5_moe, "gguf-qwen3-next": config_gguf_qwen3_next, "gguf-olmo3": config_gguf_olmo3, "gguf-ministral3": config_gguf_ministral3, "gguf-muse-glimmer": config_gguf_muse_glimmer,
-               "gguf-gemma3": config_gguf_gemma3, "gguf-gemma4": config_gguf_gemma4, "gguf-qwen3-moe": config_gguf_qwen3_moe, "gguf-gpt-oss": config_gguf_gpt_oss,
+               "gguf-gemma3": config_gguf_gemma3, "gguf-gemma4": config_gguf_gemma4, "gguf-gemma4-e2b": config_gguf_gemma4_e2b, "gguf-qwen3-moe": config_gguf_qwen3_moe, "gguf-gpt-oss": config_gguf_gpt_oss,
                "gguf-phi3": config_gguf_phi3, "gguf-mistral3": config_gguf_mistral3, "gguf-smollm3": config_gguf_smollm3,
                "gguf-olmo2": config_gguf_olmo2, "gguf-granite": config_gguf_granite, "gguf-llama": config_gguf_llama,
                "gguf-qwen2": config_gguf_qwen2, "gguf-gpt2": config_gguf_gpt2}

@@ -54,7 +54,8 @@ static const char *const models[] = {"llama2",
                                      "gguf-ministral3",
                                      "muse-glimmer",
                                      "gguf-muse-glimmer",
-                                     "gguf-gemma4"};
+                                     "gguf-gemma4",
+                                     "gguf-gemma4-e2b"};
 enum { MODELS = sizeof models / sizeof *models, TOKENS = 64 };
 
 struct way {

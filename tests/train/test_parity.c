@@ -22,7 +22,7 @@ static const char *const models[] = {"llama2",         "llama3",        "llama-b
 static const char *const ggufs[] = {"gguf-llama",       "gguf-qwen2",  "gguf-gpt2",       "gguf-gemma3",       "gguf-qwen3-moe",
                                     "gguf-gpt-oss",     "gguf-phi3",   "gguf-mistral3",   "gguf-smollm3",      "gguf-olmo2",
                                     "gguf-granite",     "gguf-olmo3",  "gguf-ministral3", "gguf-muse-glimmer", "gguf-qwen3.5",
-                                    "gguf-qwen3.5-moe", "gguf-gemma4", "gguf-qwen3-next"};
+                                    "gguf-qwen3.5-moe", "gguf-gemma4", "gguf-qwen3-next", "gguf-gemma4-e2b"};
 static const char *const wholes[] = {"llama2", "llama-bias", "smollm2"}; /* with modules trained whole beside an adapter */
 enum { WHOLES = sizeof wholes / sizeof *wholes };
 enum { MODELS = sizeof models / sizeof *models, GGUFS = sizeof ggufs / sizeof *ggufs };
