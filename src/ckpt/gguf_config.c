@@ -113,9 +113,9 @@ static int read_sizes(const struct rh_gguf *gguf, const char *arch, struct rh_mo
 	        {"nextn_predict_layers", GGUF_OPTIONAL, &behind},
 	};
 	int rc = 0;
-	int splits_kinds = out->family->attention.splits_kinds; /* then it may be a list: gguf_read_kinds */
+	int splits_kinds = out->family->attention.splits_kinds; /* then these may be lists: gguf_read_kinds */
 	for (size_t i = 0; !rc && i < sizeof sizes / sizeof *sizes; i++)
-		if (!splits_kinds || sizes[i].value != &out->num_key_value_heads)
+		if (!splits_kinds || (sizes[i].value != &out->num_key_value_heads && sizes[i].value != &out->intermediate_size))
 			rc = gguf_arch_int(gguf, arch, sizes[i].key, sizes[i].need, sizes[i].value);
 	if (rc)
 		return rc;
@@ -252,8 +252,6 @@ static int read_all(const struct rh_gguf *gguf, struct rh_model_config *out)
 {
 	const char *arch = "", *path = rh_gguf_path(gguf);
 	int rc = read_family(gguf, &arch, &out->family);
-	if (!rc && out->family->attention.splits_kinds)
-		rc = gguf_check_parts(gguf, arch);
 	if (!rc)
 		rc = read_sizes(gguf, arch, out);
 	if (!rc)

@@ -6,21 +6,6 @@
 #include <math.h>
 #include <stdio.h>
 
-int gguf_check_parts(const struct rh_gguf *gguf, const char *arch)
-{
-	static const char *const parts[] = {"attention.shared_kv_layers", "embedding_length_per_layer_input"};
-	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-		int64_t value = 0;
-		int rc = gguf_arch_int(gguf, arch, parts[i], GGUF_OPTIONAL, &value);
-		if (!rc && value)
-			rc = rh_fail(-EINVAL, "%s: %s.%s is %lld, which is not supported yet (E2B, E4B); 26B-A4B and 31B are, which say 0",
-			             rh_gguf_path(gguf), arch, parts[i], (long long)value);
-		if (rc)
-			return rc;
-	}
-	return 0;
-}
-
 /* A number for each layer, in a list that the caller frees. */
 static int read_list(const struct rh_gguf *gguf, const char *arch, const char *key, int64_t layers, int32_t **out)
 {
@@ -36,6 +21,49 @@ static int read_list(const struct rh_gguf *gguf, const char *arch, const char *k
 		               (long long)layers);
 	}
 	return rc > 0 ? 0 : rc;
+}
+
+/* How many of the uppermost layers borrow keys and values, and their MLPs, twice as wide where the file has a list of widths. */
+static int read_borrowers(const struct rh_gguf *gguf, const char *arch, struct rh_model_config *out)
+{
+	char name[128];
+	int32_t *wide;
+	int rc = gguf_arch_int(gguf, arch, "attention.shared_kv_layers", GGUF_OPTIONAL, &out->kv_shared_layers);
+	int64_t layers = out->num_hidden_layers, first = layers - out->kv_shared_layers;
+	if (!rc && (out->kv_shared_layers < 0 || first < 1))
+		rc = rh_fail(-EINVAL, "%s: %s.attention.shared_kv_layers is %lld of %lld layers", rh_gguf_path(gguf), arch,
+		             (long long)out->kv_shared_layers, (long long)layers);
+	snprintf(name, sizeof name, "%s.feed_forward_length", arch);
+	if (rc || !rh_gguf_is_array(gguf, name))
+		return rc ? rc : gguf_arch_int(gguf, arch, "feed_forward_length", GGUF_REQUIRED, &out->intermediate_size);
+	rc = read_list(gguf, arch, "feed_forward_length", layers, &wide);
+	if (rc)
+		return rc;
+	out->intermediate_size = wide[0];
+	out->doubles_borrowers = wide[layers - 1] != wide[0];
+	for (int64_t i = 0; !rc && i < layers; i++)
+		if (wide[i] != out->intermediate_size * (1 + (out->doubles_borrowers && i >= first)))
+			rc = rh_fail(-EINVAL, "%s: the MLP of layer %lld is %d wide, which is not supported beside %d in layer 0",
+			             rh_gguf_path(gguf), (long long)i, wide[i], wide[0]);
+	rh_free(wide);
+	return rc;
+}
+
+/* Each layer's own input, of a table as wide as all of them. */
+static int read_inputs(const struct rh_gguf *gguf, const char *arch, struct rh_model_config *out)
+{
+	const struct rh_gguf_tensor *table = rh_gguf_find(gguf, "per_layer_token_embd.weight");
+	int rc = gguf_arch_int(gguf, arch, "embedding_length_per_layer_input", GGUF_OPTIONAL, &out->layer_input_size);
+	if (rc || !out->layer_input_size)
+		return rc;
+	if (out->layer_input_size < 1 || out->layer_input_size > RH_MOST_LAYER_INPUT || !table || table->rank != 2 ||
+	    table->shape[0] > INT32_MAX)
+		return rh_fail(-EINVAL,
+		               "%s: %s.embedding_length_per_layer_input is %lld, of 1 to %d, which needs the matrix "
+		               "per_layer_token_embd.weight",
+		               rh_gguf_path(gguf), arch, (long long)out->layer_input_size, RH_MOST_LAYER_INPUT);
+	out->layer_input_rows = table->shape[0];
+	return 0;
 }
 
 /* One number, or one for each layer, of which each kind has one. */
@@ -126,7 +154,7 @@ static int read_experts(const struct rh_gguf *gguf, const char *arch, struct rh_
 /* Layers of full attention whose values are their keys have no matrix for values. */
 static void find_values(const struct rh_gguf *gguf, struct rh_model_config *out)
 {
-	for (int64_t i = 0; i < out->num_hidden_layers; i++) {
+	for (int64_t i = 0; i < out->num_hidden_layers - out->kv_shared_layers; i++) {
 		char name[64];
 		snprintf(name, sizeof name, "blk.%lld.attn_v.weight", (long long)i);
 		if (!out->layer[i].windowed)
@@ -139,7 +167,11 @@ int gguf_read_kinds(const struct rh_gguf *gguf, const char *arch, struct rh_mode
 	if (out->num_hidden_layers < 1 || out->num_hidden_layers > RH_MOST_LAYERS)
 		return 0; /* rh_model_config_check says so */
 	out->attention_factor = 1;
-	int rc = read_heads(gguf, arch, out);
+	int rc = read_borrowers(gguf, arch, out);
+	if (!rc)
+		rc = read_inputs(gguf, arch, out);
+	if (!rc)
+		rc = read_heads(gguf, arch, out);
 	if (!rc)
 		rc = read_turning(gguf, out);
 	if (!rc)

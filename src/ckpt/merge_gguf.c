@@ -46,7 +46,7 @@ static int put_sizes(struct rh_gguf_out *out, const struct rh_model_config *conf
 	        {"context_length", config->max_position_embeddings},
 	        {"embedding_length", config->hidden_size},
 	        {"block_count", config->num_hidden_layers},
-	        {"feed_forward_length", is_shared_alone ? 0 : config->intermediate_size},
+	        {"feed_forward_length", is_shared_alone || config->doubles_borrowers ? 0 : config->intermediate_size},
 	        {"attention.head_count", config->num_attention_heads},
 	        {"attention.head_count_kv", config->full_head_dim ? 0 : config->num_key_value_heads},
 	        {"attention.key_length", head},

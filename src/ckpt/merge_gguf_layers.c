@@ -92,7 +92,15 @@ static int put_delta(struct rh_gguf_out *out, const struct rh_model_config *conf
 	return rc ? rc : rh_gguf_out_ints(out, name, sections, 4);
 }
 
-/* Heads of layers with a window, which are others than those without, and that no layer has what only smaller models have. */
+/* A number for each layer. */
+static int put_list(struct rh_gguf_out *out, const struct rh_model_config *config, const char *key, const int32_t *value)
+{
+	char name[128];
+	snprintf(name, sizeof name, "%s.%s", rh_gguf_architecture(config), key);
+	return rh_gguf_out_ints(out, name, value, (size_t)config->num_hidden_layers);
+}
+
+/* Heads of layers with a window, which are others than those without; which layers borrow keys and values; and layers' own inputs. */
 static int put_kinds(struct rh_gguf_out *out, const struct rh_model_config *config)
 {
 	const struct {
@@ -101,17 +109,19 @@ static int put_kinds(struct rh_gguf_out *out, const struct rh_model_config *conf
 	} sizes[] = {{"attention.key_length_swa", config->head_dim},
 	             {"attention.value_length_swa", config->head_dim},
 	             {"rope.dimension_count_swa", config->head_dim},
-	             {"attention.shared_kv_layers", 0},
-	             {"embedding_length_per_layer_input", 0}};
-	int32_t heads[RH_MOST_LAYERS];
-	char name[128];
+	             {"attention.shared_kv_layers", config->kv_shared_layers},
+	             {"embedding_length_per_layer_input", config->layer_input_size}};
+	int32_t heads[RH_MOST_LAYERS], wide[RH_MOST_LAYERS];
 	int rc = 0;
 	for (size_t i = 0; !rc && i < sizeof sizes / sizeof *sizes; i++)
 		rc = merge_gguf_int(out, config, sizes[i].key, sizes[i].value);
 	for (int64_t i = 0; i < config->num_hidden_layers; i++)
 		heads[i] = (int32_t)(config->layer[i].windowed ? config->num_key_value_heads : config->full_kv_heads);
-	snprintf(name, sizeof name, "%s.attention.head_count_kv", rh_gguf_architecture(config));
-	return rc ? rc : rh_gguf_out_ints(out, name, heads, (size_t)config->num_hidden_layers);
+	for (int64_t i = 0; i < config->num_hidden_layers; i++)
+		wide[i] = (int32_t)config->intermediate_size * (i < config->num_hidden_layers - config->kv_shared_layers ? 1 : 2);
+	if (!rc)
+		rc = put_list(out, config, "attention.head_count_kv", heads);
+	return rc || !config->doubles_borrowers ? rc : put_list(out, config, "feed_forward_length", wide);
 }
 
 /* Muse: what llama.cpp has built in must be so in the model. */

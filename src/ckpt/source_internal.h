@@ -114,9 +114,7 @@ int gguf_arch_int(const struct rh_gguf *gguf, const char *arch, const char *key,
 int gguf_arch_real(const struct rh_gguf *gguf, const char *arch, const char *key, enum gguf_need need, double *out) RH_MUST;
 /* gguf_layers.c: experts, windows and rotary tables of their own, of a family that has such; sizes and scaling are read before. */
 int gguf_read_layers(const struct rh_gguf *gguf, const char *arch, struct rh_model_config *out) RH_MUST;
-/* gguf_kinds.c: of a family whose layers without a window have heads of their own: that the model has nothing that is not built; and, after
- * windows, what the two kinds of layers have. */
-int gguf_check_parts(const struct rh_gguf *gguf, const char *arch) RH_MUST;
+/* gguf_kinds.c: of a family whose layers without a window have heads of their own, after windows: what the two kinds of layers have. */
 int gguf_read_kinds(const struct rh_gguf *gguf, const char *arch, struct rh_model_config *out) RH_MUST;
 
 /* tokenizer_files.c: the end-of-sequence token that dir/tokenizer_config.json names: the caller's (rh_free), NULL where it names none. */

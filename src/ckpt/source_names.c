@@ -39,6 +39,9 @@ static const struct rh_gguf_name modules[] = {
         {"mlp.shared_expert.up_proj", "ffn_up_shexp"},
         {"mlp.shared_expert.down_proj", "ffn_down_shexp"},
         {"mlp.shared_expert_gate", "ffn_gate_inp_shexp"},
+        {"per_layer_input_gate", "inp_gate"},
+        {"per_layer_projection", "proj"},
+        {"post_per_layer_input_norm", "post_norm"},
 };
 
 /* Tensors that are no module's. */
@@ -122,7 +125,10 @@ static char *gguf_name(const struct rh_model_config *config, const char *name)
 		const struct rh_gguf_name ends[] = {{names->embedding, "token_embd"},
 		                                    {names->final_norm, "output_norm"},
 		                                    {names->head, "output"},
-		                                    {names->positions, "position_embd"}};
+		                                    {names->positions, "position_embd"},
+		                                    {names->inputs_table, "per_layer_token_embd"},
+		                                    {names->per_layer[2], "per_layer_model_proj"},
+		                                    {names->inputs_norm, "per_layer_proj_norm"}};
 		for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
 			if (ends[i].module && strlen(ends[i].module) == length && !strncmp(ends[i].module, name, length))
 				stored = ends[i].stored;

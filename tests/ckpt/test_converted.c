@@ -289,10 +289,11 @@ static void test_what_is_written_is_read_back(void **state)
 	(void)state;
 	static const struct {
 		const char *model, *tokenizer;
-	} cases[] = {{"models/gguf-gpt-oss", "adapters/qwen3"},       {"ckpt/gpt-oss", "ckpt/converted/small"},
-	             {"models/gguf-qwen3.5", "adapters/qwen3"},       {"models/gguf-qwen3.5-moe", "adapters/qwen3"},
-	             {"models/gguf-muse-glimmer", "adapters/qwen3"},  {"models/gguf-gemma4", "ckpt/converted/gemma4"},
-	             {"models/gemma4-vision", "ckpt/converted/small"}};
+	} cases[] = {{"models/gguf-gpt-oss", "adapters/qwen3"},        {"ckpt/gpt-oss", "ckpt/converted/small"},
+	             {"models/gguf-qwen3.5", "adapters/qwen3"},        {"models/gguf-qwen3.5-moe", "adapters/qwen3"},
+	             {"models/gguf-muse-glimmer", "adapters/qwen3"},   {"models/gguf-gemma4", "ckpt/converted/gemma4"},
+	             {"models/gemma4-vision", "ckpt/converted/small"}, {"models/gemma4-e2b", "ckpt/converted/small"},
+	             {"models/gguf-smollm3", "adapters/qwen3"},        {"models/gguf-granite", "adapters/qwen3"}};
 	int64_t compared = 0;
 	scratch_make(dir);
 	for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
