@@ -101,8 +101,15 @@ static int put_list(struct rh_gguf_out *out, const struct rh_model_config *confi
 }
 
 /* Heads of layers with a window, which are others than those without; which layers borrow keys and values; and layers' own inputs. */
-static int put_kinds(struct rh_gguf_out *out, const struct rh_model_config *config)
+static int put_kinds(struct rh_gguf_out *out, const struct rh_model_config *config, const char *dir)
 {
+	int64_t first = config->num_hidden_layers - config->kv_shared_layers; /* of those that borrow */
+	if (config->kv_shared_layers && (first < 2 || !config->layer[first - 2].windowed || config->layer[first - 1].windowed))
+		return rh_fail(
+		        -EINVAL,
+		        "%s: num_kv_shared_layers %lld: llama.cpp lends the keys and values of a layer with a window and the next one, "
+		        "without; layers %lld and %lld are no such",
+		        dir, (long long)config->kv_shared_layers, (long long)first - 2, (long long)first - 1);
 	const struct {
 		const char *key;
 		int64_t value;
@@ -118,9 +125,11 @@ static int put_kinds(struct rh_gguf_out *out, const struct rh_model_config *conf
 	for (int64_t i = 0; i < config->num_hidden_layers; i++)
 		heads[i] = (int32_t)(config->layer[i].windowed ? config->num_key_value_heads : config->full_kv_heads);
 	for (int64_t i = 0; i < config->num_hidden_layers; i++)
-		wide[i] = (int32_t)config->intermediate_size * (i < config->num_hidden_layers - config->kv_shared_layers ? 1 : 2);
+		wide[i] = (int32_t)config->intermediate_size * (i < first ? 1 : 2);
 	if (!rc)
-		rc = put_list(out, config, "attention.head_count_kv", heads);
+		rc = config->num_key_value_heads == config->full_kv_heads
+		             ? merge_gguf_int(out, config, "attention.head_count_kv", config->full_kv_heads)
+		             : put_list(out, config, "attention.head_count_kv", heads);
 	return rc || !config->doubles_borrowers ? rc : put_list(out, config, "feed_forward_length", wide);
 }
 
@@ -179,7 +188,7 @@ int merge_gguf_layers(struct rh_gguf_out *out, const struct rh_model_config *con
 	if (!rc && config->delta.heads)
 		rc = put_delta(out, config, dir);
 	if (!rc && family->attention.splits_kinds)
-		rc = put_kinds(out, config);
+		rc = put_kinds(out, config, dir);
 	if (!rc && family->silent.qk_scale_factor != 0)
 		rc = put_factors(out, config, dir);
 	if (!rc && family->may_cap_logits && config->logits_cap != 0)

@@ -9,7 +9,7 @@ told how they cut text, which it looks up by a checksum otherwise.
 converted.txt          a model begins with "model FOLDER OUTTYPE TOKENIZER" (folders of tests/reference) and its "edit OLD => NEW" of config.json;
                        then "key NAME TYPE VALUE" for metadata and "tensor NAME TYPE SIZES CRC32", sizes innermost first. Long lists are
                        their length and CRC32. Of ssm_a, which exp makes, the values in place of a checksum
-converted/NAME/        two tokenizers: of few tokens, and of Gemma 4's kind
+converted/NAME/        two tokenizers: of few tokens, and of Gemma 4's kind; and a Gemma 4 as E2B is, but with borrowers as llama.cpp takes them
 """
 
 import json
@@ -25,6 +25,7 @@ import gguf
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
+import models_build
 from k_quants import Reference
 
 HERE = pathlib.Path(__file__).parent
@@ -43,6 +44,7 @@ CASES = [
     ("models/gguf-muse-glimmer", "f32", BYTES, [], None),
     ("models/gguf-gemma4", "f16", GEMMA, [], None),
     ("models/gguf-gemma4", "f32", GEMMA, DENSE, r"experts|router|layernorm_[12]"),
+    ("ckpt/converted/gemma4-e2b", "f16", GEMMA, [], None),
     ("models/gguf-olmo3", "q8_0", BYTES, [], None),
     ("models/gguf-llama", "f32", BYTES, [], None),
     ("models/gguf-qwen2", "f16", BYTES, [], None),
@@ -122,6 +124,22 @@ def write_tokenizers(out):
             (out / "converted" / name / file).write_text(json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n")
 
 
+def write_borrower(out):
+    """Layers of E2B whose upper two take keys and values from the two below them."""
+    config = models_build.config_gemma4_e2b()
+    text = config.text_config
+    text.vocab_size = text.vocab_size_per_layer_input = 288
+    text.hidden_size_per_layer_input, text.bos_token_id, text.eos_token_id = 8, 2, 1
+    kinds = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention"]
+    text = type(text)(**{key: value for key, value in text.to_dict().items() if key not in ("layer_types", "per_layer_config")},
+                      layer_types=kinds, global_head_dim=12)
+    model = models_build.auto_class("gemma4-text", text).from_config(text)
+    models_build.random_weights(model, models_build.generator("converted", "weights"))
+    folder = out / "converted" / "gemma4-e2b"
+    model.save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+
+
 def crc(data):
     return f"{zlib.crc32(data):08x}"
 
@@ -190,13 +208,15 @@ def main():
         source = pathlib.Path(words[words.index("--source") + 1]) if "--source" in words else Reference.download(folder)
         if "--check" not in words:
             write_tokenizers(OUT)
+            write_borrower(OUT)
         text = convert(source, folder)
         if "--check" not in words:
             (OUT / "converted.txt").write_text(text)
             return
         write_tokenizers(folder)
-        made = [path.relative_to(folder) for path in sorted((folder / "converted").rglob("*.json"))]
-        same = text == (OUT / "converted.txt").read_text() and all((folder / path).read_text() == (OUT / path).read_text() for path in made)
+        write_borrower(folder)
+        made = [path.relative_to(folder) for path in sorted((folder / "converted").rglob("*.*"))]
+        same = text == (OUT / "converted.txt").read_text() and all((folder / path).read_bytes() == (OUT / path).read_bytes() for path in made)
     print("the same" if same else "differs")
     sys.exit(0 if same else 1)
 
