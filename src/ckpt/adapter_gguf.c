@@ -4,6 +4,7 @@
 
 #include "ckpt/gguf_out.h"
 #include "ckpt/lora.h"
+#include "ckpt/merge_gguf.h"
 #include "core/alloc.h"
 
 #include <stdio.h>
@@ -28,9 +29,8 @@ static enum rh_dtype stored_type(const struct writer *writer, int64_t cols)
 
 static int put_metadata(struct writer *writer)
 {
-	const struct rh_family_gguf *gguf = &writer->source->config.family->gguf;
-	int is_converted = gguf->converted_as && !writer->source->gguf && !writer->source->config.wrapped;
-	const char *architecture = is_converted ? gguf->converted_as : gguf->architecture;
+	const struct rh_model_config *config = &writer->source->config;
+	const char *architecture = writer->source->gguf ? config->family->gguf.architecture : rh_gguf_architecture(config);
 	if (!architecture)
 		return rh_fail(-EINVAL, "%s: models of type %s have no names in GGUF files", writer->wanted->model,
 		               writer->source->config.family->model_type);

@@ -13,17 +13,23 @@
 
 enum token_type { NORMAL = 1, CONTROL = 3, USER_DEFINED = 4, UNUSED = 5, BYTE = 6 };
 
+const char *rh_gguf_architecture(const struct rh_model_config *config)
+{
+	const struct rh_family_gguf *gguf = &config->family->gguf;
+	return gguf->converted_as && !config->wrapped ? gguf->converted_as : gguf->architecture;
+}
+
 int merge_gguf_int(struct rh_gguf_out *out, const struct rh_model_config *config, const char *key, int64_t value)
 {
 	char name[128];
-	snprintf(name, sizeof name, "%s.%s", config->family->gguf.architecture, key);
+	snprintf(name, sizeof name, "%s.%s", rh_gguf_architecture(config), key);
 	return rh_gguf_out_u32(out, name, value);
 }
 
 int merge_gguf_real(struct rh_gguf_out *out, const struct rh_model_config *config, const char *key, double value)
 {
 	char name[128];
-	snprintf(name, sizeof name, "%s.%s", config->family->gguf.architecture, key);
+	snprintf(name, sizeof name, "%s.%s", rh_gguf_architecture(config), key);
 	return rh_gguf_out_f32(out, name, value);
 }
 
@@ -40,7 +46,7 @@ static int put_sizes(struct rh_gguf_out *out, const struct rh_model_config *conf
 	        {"context_length", config->max_position_embeddings},
 	        {"embedding_length", config->hidden_size},
 	        {"block_count", config->num_hidden_layers},
-	        {"feed_forward_length", is_shared_alone ? 0 : config->intermediate_size},
+	        {"feed_forward_length", is_shared_alone || config->doubles_borrowers ? 0 : config->intermediate_size},
 	        {"attention.head_count", config->num_attention_heads},
 	        {"attention.head_count_kv", config->full_head_dim ? 0 : config->num_key_value_heads},
 	        {"attention.key_length", head},
@@ -72,7 +78,7 @@ static int put_yarn(struct rh_gguf_out *out, const struct rh_model_config *confi
 {
 	const struct rh_rope *rope = &config->rope[0];
 	char name[128];
-	snprintf(name, sizeof name, "%s.rope.scaling.type", config->family->gguf.architecture);
+	snprintf(name, sizeof name, "%s.rope.scaling.type", rh_gguf_architecture(config));
 	int rc = rh_gguf_out_string(out, name, "yarn");
 	if (!rc)
 		rc = merge_gguf_real(out, config, "rope.scaling.factor", rope->factor);
@@ -101,7 +107,7 @@ static int put_rope(struct rh_gguf_out *out, const struct rh_model_config *confi
 		return put_yarn(out, config);
 	if (rope->type != RH_ROPE_LINEAR)
 		return rh_fail(-EINVAL, "%s: this rotary scaling is not written to GGUF; llama.cpp's convert_hf_to_gguf.py does it", dir);
-	snprintf(name, sizeof name, "%s.rope.scaling.type", config->family->gguf.architecture);
+	snprintf(name, sizeof name, "%s.rope.scaling.type", rh_gguf_architecture(config));
 	int rc = rh_gguf_out_string(out, name, "linear");
 	return rc ? rc : merge_gguf_real(out, config, "rope.scaling.factor", rope->factor);
 }
@@ -325,10 +331,10 @@ int rh_gguf_describe(struct rh_gguf_out *out, const struct rh_model_config *conf
 {
 	enum rh_family_windows windows = config->family->attention.windows;
 	int has_pattern = windows == RH_WINDOWS_PERIOD || windows == RH_WINDOWS_FROM_LAST;
-	if (!config->family->gguf.architecture || (config->window && !has_pattern))
+	if (!rh_gguf_architecture(config) || (config->window && !has_pattern))
 		return rh_fail(-EINVAL, "%s: models of type %s%s are not written to GGUF; llama.cpp's convert_hf_to_gguf.py does it", dir,
 		               config->family->model_type, config->window ? " with attention windows" : "");
-	int rc = rh_gguf_out_string(out, "general.architecture", config->family->gguf.architecture);
+	int rc = rh_gguf_out_string(out, "general.architecture", rh_gguf_architecture(config));
 	if (!rc)
 		rc = rh_gguf_out_string(out, "general.type", "model");
 	if (!rc)

@@ -12,6 +12,9 @@
 int rh_gguf_describe(struct rh_gguf_out *out, const struct rh_model_config *config, const char *dir, const char *chat,
                      const struct rh_tokenizer *eos_of, int64_t file_type) RH_MUST;
 
+/* The architecture that a GGUF of the model names. */
+const char *rh_gguf_architecture(const struct rh_model_config *config);
+
 /* merge_gguf_layers.c, of rh_gguf_describe's: windows, experts, the gated delta rule, heads by kind of layer, factors. */
 int merge_gguf_layers(struct rh_gguf_out *out, const struct rh_model_config *config, const char *dir) RH_MUST;
 /* A number under "<architecture>.<key>". */

@@ -14,7 +14,7 @@ static int put_windows(struct rh_gguf_out *out, const struct rh_model_config *co
 	unsigned char *flag = rh_alloc((size_t)config->num_hidden_layers, sizeof *flag);
 	char name[128];
 	int rc = flag ? merge_gguf_int(out, config, "attention.sliding_window", config->window) : -ENOMEM;
-	snprintf(name, sizeof name, "%s.attention.sliding_window_pattern", config->family->gguf.architecture);
+	snprintf(name, sizeof name, "%s.attention.sliding_window_pattern", rh_gguf_architecture(config));
 	for (int64_t i = 0; flag && i < config->num_hidden_layers; i++)
 		flag[i] = config->layer[i].windowed;
 	if (!rc)
@@ -85,33 +85,52 @@ static int put_delta(struct rh_gguf_out *out, const struct rh_model_config *conf
 			rc = merge_gguf_int(out, config, sizes[i].key, sizes[i].value);
 	for (int64_t i = 0; i < config->num_hidden_layers; i++)
 		has_rule[i] = config->layer[i].is_delta;
-	snprintf(name, sizeof name, "%s.attention.recurrent_layers", config->family->gguf.architecture);
+	snprintf(name, sizeof name, "%s.attention.recurrent_layers", rh_gguf_architecture(config));
 	if (!rc)
 		rc = rh_gguf_out_bools(out, name, has_rule, (size_t)config->num_hidden_layers);
-	snprintf(name, sizeof name, "%s.rope.dimension_sections", config->family->gguf.architecture);
+	snprintf(name, sizeof name, "%s.rope.dimension_sections", rh_gguf_architecture(config));
 	return rc ? rc : rh_gguf_out_ints(out, name, sections, 4);
 }
 
-/* Heads of layers with a window, which are others than those without, and that no layer has what only smaller models have. */
-static int put_kinds(struct rh_gguf_out *out, const struct rh_model_config *config)
+/* A number for each layer. */
+static int put_list(struct rh_gguf_out *out, const struct rh_model_config *config, const char *key, const int32_t *value)
 {
+	char name[128];
+	snprintf(name, sizeof name, "%s.%s", rh_gguf_architecture(config), key);
+	return rh_gguf_out_ints(out, name, value, (size_t)config->num_hidden_layers);
+}
+
+/* Heads of layers with a window, which are others than those without; which layers borrow keys and values; and layers' own inputs. */
+static int put_kinds(struct rh_gguf_out *out, const struct rh_model_config *config, const char *dir)
+{
+	int64_t first = config->num_hidden_layers - config->kv_shared_layers; /* of those that borrow */
+	if (config->kv_shared_layers && (first < 2 || !config->layer[first - 2].windowed || config->layer[first - 1].windowed))
+		return rh_fail(
+		        -EINVAL,
+		        "%s: num_kv_shared_layers %lld: llama.cpp lends the keys and values of a layer with a window and the next one, "
+		        "without; layers %lld and %lld are no such",
+		        dir, (long long)config->kv_shared_layers, (long long)first - 2, (long long)first - 1);
 	const struct {
 		const char *key;
 		int64_t value;
 	} sizes[] = {{"attention.key_length_swa", config->head_dim},
 	             {"attention.value_length_swa", config->head_dim},
 	             {"rope.dimension_count_swa", config->head_dim},
-	             {"attention.shared_kv_layers", 0},
-	             {"embedding_length_per_layer_input", 0}};
-	int32_t heads[RH_MOST_LAYERS];
-	char name[128];
+	             {"attention.shared_kv_layers", config->kv_shared_layers},
+	             {"embedding_length_per_layer_input", config->layer_input_size}};
+	int32_t heads[RH_MOST_LAYERS], wide[RH_MOST_LAYERS];
 	int rc = 0;
 	for (size_t i = 0; !rc && i < sizeof sizes / sizeof *sizes; i++)
 		rc = merge_gguf_int(out, config, sizes[i].key, sizes[i].value);
 	for (int64_t i = 0; i < config->num_hidden_layers; i++)
 		heads[i] = (int32_t)(config->layer[i].windowed ? config->num_key_value_heads : config->full_kv_heads);
-	snprintf(name, sizeof name, "%s.attention.head_count_kv", config->family->gguf.architecture);
-	return rc ? rc : rh_gguf_out_ints(out, name, heads, (size_t)config->num_hidden_layers);
+	for (int64_t i = 0; i < config->num_hidden_layers; i++)
+		wide[i] = (int32_t)config->intermediate_size * (i < first ? 1 : 2);
+	if (!rc)
+		rc = config->num_key_value_heads == config->full_kv_heads
+		             ? merge_gguf_int(out, config, "attention.head_count_kv", config->full_kv_heads)
+		             : put_list(out, config, "attention.head_count_kv", heads);
+	return rc || !config->doubles_borrowers ? rc : put_list(out, config, "feed_forward_length", wide);
 }
 
 /* Muse: what llama.cpp has built in must be so in the model. */
@@ -128,16 +147,48 @@ static int put_factors(struct rh_gguf_out *out, const struct rh_model_config *co
 	return merge_gguf_real(out, config, "logit_scale", config->logits_divisor == 0 ? 1 : 1 / config->logits_divisor);
 }
 
+/* Granite's multipliers. */
+static int put_scales(struct rh_gguf_out *out, const struct rh_model_config *config)
+{
+	const struct {
+		const char *key;
+		double value; /* 0: 1 */
+	} scales[] = {{"attention.scale", config->attention_factor},
+	              {"embedding_scale", config->embedding_scale},
+	              {"residual_scale", config->residual_factor},
+	              {"logit_scale", config->logits_divisor}};
+	int rc = 0;
+	for (size_t i = 0; !rc && i < sizeof scales / sizeof *scales; i++)
+		rc = merge_gguf_real(out, config, scales[i].key, scales[i].value == 0 ? 1 : scales[i].value);
+	return rc;
+}
+
+/* No file says which layers do not rotate: llama.cpp knows each so many. */
+static int check_unrotated(const struct rh_model_config *config, const char *dir)
+{
+	int64_t period = config->family->attention.unrotated_period;
+	for (int64_t i = 0; period && i < config->num_hidden_layers; i++)
+		if ((config->layer[i].is_unrotated != 0) != ((i + 1) % period == 0))
+			return rh_fail(-EINVAL,
+			               "%s: no_rope_layers: llama.cpp rotates all layers but each number %lld; layer %lld is not so", dir,
+			               (long long)period, (long long)i);
+	return 0;
+}
+
 int merge_gguf_layers(struct rh_gguf_out *out, const struct rh_model_config *config, const char *dir)
 {
 	const struct rh_family *family = config->family;
-	int rc = config->window ? put_windows(out, config) : 0;
+	int rc = check_unrotated(config, dir);
+	if (!rc && config->window)
+		rc = put_windows(out, config);
+	if (!rc && family->is_scaled)
+		rc = put_scales(out, config);
 	if (!rc && config->experts)
 		rc = put_experts(out, config, dir);
 	if (!rc && config->delta.heads)
 		rc = put_delta(out, config, dir);
 	if (!rc && family->attention.splits_kinds)
-		rc = put_kinds(out, config);
+		rc = put_kinds(out, config, dir);
 	if (!rc && family->silent.qk_scale_factor != 0)
 		rc = put_factors(out, config, dir);
 	if (!rc && family->may_cap_logits && config->logits_cap != 0)

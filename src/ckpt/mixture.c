@@ -52,13 +52,14 @@ static int has_few_values(const struct rh_model_config *config)
 	        (!strcmp(architecture, "llama") && config->num_attention_heads != config->num_key_value_heads));
 }
 
-/* Which of the layers with a matrix of values this one is, and how many there are: of some layers keys are the values. */
+/* Which of the layers with a matrix of values this one is, and how many there are: of some layers keys are the values, or another's. */
 static int count_values(const struct rh_model_config *config, int layer, int *all)
 {
 	int before = 0;
 	*all = 0;
 	for (int i = 0; i < config->num_hidden_layers; i++) {
-		int has_values = !config->values_are_keys || config->layer[i].windowed;
+		int borrows = i >= config->num_hidden_layers - config->kv_shared_layers;
+		int has_values = !borrows && (!config->values_are_keys || config->layer[i].windowed);
 		before += has_values && i < layer;
 		*all += has_values;
 	}
@@ -72,7 +73,8 @@ static enum rh_dtype mixed(enum rh_dtype dtype, const struct rh_model_config *co
 {
 	int layer = -1, layers = (int)config->num_hidden_layers, has_few = config->experts == FEW_EXPERTS;
 	int is_value = strstr(stored, "attn_v.weight") || strstr(stored, "attn_qkv.weight");
-	int is_head = !strcmp(stored, "output.weight") || (config->tie_word_embeddings && !strcmp(stored, "token_embd.weight"));
+	int is_table = !strcmp(stored, "token_embd.weight") || !strcmp(stored, "per_layer_token_embd.weight");
+	int is_head = !strcmp(stored, "output.weight") || (config->tie_word_embeddings && is_table);
 	if (is_head)
 		return cols % rh_dtype_block(dtype) ? RH_Q8_0 : RH_Q6_K;
 	if (has_few && (is_value || strstr(stored, "attn_k.weight")))
@@ -100,7 +102,7 @@ enum rh_dtype rh_gguf_type_of(enum rh_dtype dtype, const struct rh_model_config 
 	if (stays_f32(stored))
 		return RH_F32;
 	if (rh_is_k_mixture(dtype)) {
-		if (!strcmp(stored, "position_embd.weight"))
+		if (!strcmp(stored, "position_embd.weight") || !strcmp(stored, "per_layer_model_proj.weight"))
 			return RH_F32;
 		dtype = mixed(dtype, config, stored, cols);
 		if (cols % rh_dtype_block(dtype))

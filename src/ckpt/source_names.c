@@ -39,6 +39,9 @@ static const struct rh_gguf_name modules[] = {
         {"mlp.shared_expert.up_proj", "ffn_up_shexp"},
         {"mlp.shared_expert.down_proj", "ffn_down_shexp"},
         {"mlp.shared_expert_gate", "ffn_gate_inp_shexp"},
+        {"per_layer_input_gate", "inp_gate"},
+        {"per_layer_projection", "proj"},
+        {"post_per_layer_input_norm", "post_norm"},
 };
 
 /* Tensors that are no module's. */

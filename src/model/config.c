@@ -433,7 +433,8 @@ int rh_model_config_check(const struct rh_model_config *config, const char *wher
 			               (long long)sizes[i].most);
 	if (config->head_dim % 2 && !config->family->names->positions)
 		return rh_fail(-EINVAL, "%s: head_dim %lld is odd; rotary embeddings need pairs", where, (long long)config->head_dim);
-	if (config->rotary_share && !config->full_head_dim && (int64_t)((double)config->head_dim * config->rotary_share) % 2)
+	if (config->rotary_share && !config->full_head_dim && !config->family->names->positions &&
+	    (int64_t)((double)config->head_dim * config->rotary_share) % 2)
 		return rh_fail(-EINVAL, "%s: partial_rotary_factor %g of heads of %lld elements is odd; rotary embeddings need pairs",
 		               where, config->rotary_share, (long long)config->head_dim);
 	int64_t widest = config->full_head_dim > config->head_dim ? config->full_head_dim : config->head_dim;

@@ -215,7 +215,8 @@ static int say(const struct rh_model_config *config, const char *torch_dtype, js
 /* Does a GGUF tell less of the family's models than a config.json says? */
 static int is_told_in_part(const struct rh_family *family)
 {
-	return family->gguf.only_read || family->silent.delta_period || family->silent.experts || family->attention.grows_queries ||
+	return family->gguf.only_read || family->gguf.converted_as || family->is_scaled || family->silent.delta_period ||
+	       family->silent.experts || family->attention.grows_queries || family->attention.unrotated_period ||
 	       family->residual == RH_RESIDUAL_BEHIND || family->residual == RH_RESIDUAL_SANDWICH;
 }
 

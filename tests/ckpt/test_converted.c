@@ -242,7 +242,7 @@ static void test_files_are_those_of_llama_cpps_converter(void **state)
 			here++;
 		}
 	}
-	assert_true(!file && models == 9 && tensors > 400 && keys > 200);
+	assert_true(!file && models == 16 && tensors > 400 && keys > 200);
 	rh_bytes_free(&reference);
 	check_ok(rh_dir_remove(dir));
 }
@@ -289,10 +289,11 @@ static void test_what_is_written_is_read_back(void **state)
 	(void)state;
 	static const struct {
 		const char *model, *tokenizer;
-	} cases[] = {{"models/gguf-gpt-oss", "adapters/qwen3"},       {"ckpt/gpt-oss", "ckpt/converted/small"},
-	             {"models/gguf-qwen3.5", "adapters/qwen3"},       {"models/gguf-qwen3.5-moe", "adapters/qwen3"},
-	             {"models/gguf-muse-glimmer", "adapters/qwen3"},  {"models/gguf-gemma4", "ckpt/converted/gemma4"},
-	             {"models/gemma4-vision", "ckpt/converted/small"}};
+	} cases[] = {{"models/gguf-gpt-oss", "adapters/qwen3"},        {"ckpt/gpt-oss", "ckpt/converted/small"},
+	             {"models/gguf-qwen3.5", "adapters/qwen3"},        {"models/gguf-qwen3.5-moe", "adapters/qwen3"},
+	             {"models/gguf-muse-glimmer", "adapters/qwen3"},   {"models/gguf-gemma4", "ckpt/converted/gemma4"},
+	             {"models/gemma4-vision", "ckpt/converted/small"}, {"ckpt/converted/gemma4-e2b", "ckpt/converted/gemma4"},
+	             {"models/gguf-smollm3", "adapters/qwen3"},        {"models/gguf-granite", "adapters/qwen3"}};
 	int64_t compared = 0;
 	scratch_make(dir);
 	for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
@@ -337,6 +338,7 @@ static void test_models_that_llama_cpp_would_run_otherwise_are_refused(void **st
 	             {"models/qwen3.5-moe-vision", "\"model_type\": \"qwen3_5_moe\"", "\"model_type\": \"qwen3_5_moe\"",
 	              "linear_key_head_dim is 8 and linear_value_head_dim 12"},
 	             {"models/gguf-muse-glimmer", "\"post_norm_eps\": 1e-08", "\"post_norm_eps\": 1e-06", "post_norm_eps is 1e-06"},
+	             {"models/gemma4-e2b", "\"enable_moe_block\"", "\"enable_moe_block\"", "num_kv_shared_layers 2: llama.cpp lends"},
 	             {"models/gemma3", "\"hidden_size\"", "\"hidden_size\"", "models of type gemma3_text are not written to GGUF"}};
 	scratch_make(dir);
 	for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {

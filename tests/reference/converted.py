@@ -9,7 +9,7 @@ told how they cut text, which it looks up by a checksum otherwise.
 converted.txt          a model begins with "model FOLDER OUTTYPE TOKENIZER" (folders of tests/reference) and its "edit OLD => NEW" of config.json;
                        then "key NAME TYPE VALUE" for metadata and "tensor NAME TYPE SIZES CRC32", sizes innermost first. Long lists are
                        their length and CRC32. Of ssm_a, which exp makes, the values in place of a checksum
-converted/NAME/        two tokenizers: of few tokens, and of Gemma 4's kind
+converted/NAME/        two tokenizers: of few tokens, and of Gemma 4's kind; and a Gemma 4 as E2B is, but with borrowers as llama.cpp takes them
 """
 
 import json
@@ -25,6 +25,7 @@ import gguf
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
+import models_build
 from k_quants import Reference
 
 HERE = pathlib.Path(__file__).parent
@@ -43,7 +44,14 @@ CASES = [
     ("models/gguf-muse-glimmer", "f32", BYTES, [], None),
     ("models/gguf-gemma4", "f16", GEMMA, [], None),
     ("models/gguf-gemma4", "f32", GEMMA, DENSE, r"experts|router|layernorm_[12]"),
+    ("ckpt/converted/gemma4-e2b", "f16", GEMMA, [], None),
     ("models/gguf-olmo3", "q8_0", BYTES, [], None),
+    ("models/gguf-llama", "f32", BYTES, [], None),
+    ("models/gguf-qwen2", "f16", BYTES, [], None),
+    ("models/gguf-smollm3", "f32", BYTES, [], None),
+    ("models/gguf-granite", "bf16", BYTES, [], None),
+    ("models/gguf-mistral3", "f32", BYTES, [], None),  # of a directory that is Mistral's alone: a llama
+    ("models/gguf-ministral3", "f32", BYTES, [], None),
 ]
 # Of the folder's name and of the number of parameters; a separator, which texts never have here
 LEFT_OUT = {"general.name", "general.basename", "general.finetune", "general.size_label", "tokenizer.ggml.add_sep_token"}
@@ -53,6 +61,9 @@ source, jobs = sys.argv[1], sys.argv[2:]
 sys.path[:0] = [source, source + "/gguf-py"]
 os.environ["NO_LOCAL_GGUF"] = "1"
 import conversion.base, convert_hf_to_gguf
+def missing(self):  # a tokenizer.model, which sentencepiece would read
+    raise FileNotFoundError
+conversion.base.TextModel._set_vocab_sentencepiece = missing
 conversion.base.TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
 for folder, kind in zip(jobs[::2], jobs[1::2]):
     sys.argv = ["", folder, "--outfile", folder + ".gguf", "--outtype", kind] + (["--no-mtp"] if "qwen3.5" in folder else [])
@@ -111,6 +122,22 @@ def write_tokenizers(out):
         (out / "converted" / name).mkdir(parents=True, exist_ok=True)
         for file, content in zip(("tokenizer.json", "tokenizer_config.json"), make(), strict=True):
             (out / "converted" / name / file).write_text(json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+
+def write_borrower(out):
+    """Layers of E2B whose upper two take keys and values from the two below them."""
+    config = models_build.config_gemma4_e2b()
+    text = config.text_config
+    text.vocab_size = text.vocab_size_per_layer_input = 288
+    text.hidden_size_per_layer_input, text.bos_token_id, text.eos_token_id = 8, 2, 1
+    kinds = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention"]
+    text = type(text)(**{key: value for key, value in text.to_dict().items() if key not in ("layer_types", "per_layer_config")},
+                      layer_types=kinds, global_head_dim=12)
+    model = models_build.auto_class("gemma4-text", text).from_config(text)
+    models_build.random_weights(model, models_build.generator("converted", "weights"))
+    folder = out / "converted" / "gemma4-e2b"
+    model.save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
 
 
 def crc(data):
@@ -181,13 +208,15 @@ def main():
         source = pathlib.Path(words[words.index("--source") + 1]) if "--source" in words else Reference.download(folder)
         if "--check" not in words:
             write_tokenizers(OUT)
+            write_borrower(OUT)
         text = convert(source, folder)
         if "--check" not in words:
             (OUT / "converted.txt").write_text(text)
             return
         write_tokenizers(folder)
-        made = [path.relative_to(folder) for path in sorted((folder / "converted").rglob("*.json"))]
-        same = text == (OUT / "converted.txt").read_text() and all((folder / path).read_text() == (OUT / path).read_text() for path in made)
+        write_borrower(folder)
+        made = [path.relative_to(folder) for path in sorted((folder / "converted").rglob("*.*"))]
+        same = text == (OUT / "converted.txt").read_text() and all((folder / path).read_bytes() == (OUT / path).read_bytes() for path in made)
     print("the same" if same else "differs")
     sys.exit(0 if same else 1)
 

@@ -15,7 +15,7 @@ const struct rh_family family_granite = {
         .own_key = {MULTIPLIERS},
         .attention = {.bias = RH_BIAS_AS_SAID},
         .mlp = {.may_have_bias = 1},
-        .gguf = {.architecture = "granite", .only_read = 1, .permuted = 1},
+        .gguf = {.architecture = "granite", .permuted = 1},
         .is_scaled = 1};
 
 const struct rh_family family_granite_hybrid = {

@@ -19,7 +19,7 @@ const struct rh_family family_mistral = {.architecture = "MistralForCausalLM",
                                                     .eos = 2,
                                                     .window = 4096},
                                          .attention = {.bias = RH_BIAS_NONE, .windows = RH_WINDOWS_ALL},
-                                         .gguf = {.architecture = "mistral3", .converted_as = "llama", .only_read = 1, .permuted = 1}};
+                                         .gguf = {.architecture = "mistral3", .converted_as = "llama", .permuted = 1}};
 
 const struct rh_family family_ministral3 = {.architecture = "Ministral3ForCausalLM",
                                             .model_type = "ministral3",

@@ -17,4 +17,4 @@ const struct rh_family family_smollm3 = {.architecture = "SmolLM3ForCausalLM",
                                          .own_key = {"no_rope_layers", "no_rope_layer_interval"},
                                          .attention = {.bias = RH_BIAS_AS_SAID, .unrotated_period = 4},
                                          .mlp = {.may_have_bias = 1},
-                                         .gguf = {.architecture = "smollm3", .only_read = 1, .permuted = 1}};
+                                         .gguf = {.architecture = "smollm3", .permuted = 1}};
