@@ -145,8 +145,8 @@ static int read_small_parts(const struct rh_gguf *gguf, const char *arch, struct
 		               rh_gguf_path(gguf), arch, (long long)out->kv_shared_layers, (long long)out->layer_input_size);
 	const struct rh_gguf_tensor *table = rh_gguf_find(gguf, "per_layer_token_embd.weight"),
 	                            *tokens = rh_gguf_find(gguf, "token_embd.weight");
-	if (out->layer_input_size && (!table || !tokens || table->rank != 2 || table->shape[0] < tokens->shape[0] ||
-	                              table->shape[0] > INT32_MAX))
+	if (out->layer_input_size &&
+	    (!table || !tokens || table->rank != 2 || table->shape[0] < tokens->shape[0] || table->shape[0] > INT32_MAX))
 		return rh_fail(-EINVAL, "%s: per_layer_token_embd.weight must hold a row for each token", rh_gguf_path(gguf));
 	out->layer_input_rows = out->layer_input_size ? table->shape[0] : 0;
 	return 0;

@@ -106,8 +106,7 @@ enum { RH_COLUMN_SUM_X, RH_COLUMN_SUM_Y };
 enum { RH_RMSNORM_X, RH_RMSNORM_W, RH_RMSNORM_Y, RH_RMSNORM_RSTD, RH_RMSNORM_AMAX };
 
 /* RMSNORM_BACKWARD: dx (T,groups*n) act = add + gradient; add (T,groups*n) act or absent; dx may be add or dy.
- * dw (1,n) F32 += or absent; y (T,groups*n) act = the forward's output once more, or absent. dx_amax, y_amax (T,groups), the latter with y
- * alone. */
+ * dw (1,n) F32 += or absent; y (T,groups*n) act = the forward's output again, or absent. dx_amax, y_amax (T,groups), the latter with y. */
 enum {
 	RH_RMSNORM_BACKWARD_X,
 	RH_RMSNORM_BACKWARD_W,

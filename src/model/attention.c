@@ -418,7 +418,7 @@ static void rotate(struct rh_emit *emit, const struct rh_layer *layer, const str
 	struct attention_parts raw = split_qkv(traits, view[QKV]), in = attended(traits, view);
 	if (borrows(traits)) {
 		emit_norm(emit, norm_q(layer), raw.q, in.q, stats_q(traits, view));
-		rope(emit, traits, traits->query_rope, in.q, 0);
+		rope(emit, traits, traits->query_rope, in.q, 0, (struct rh_view){0});
 		emit_cast(emit, emit_lane(emit, emit->side, traits->lane), keys_and_values(traits, view));
 		return;
 	}
@@ -508,7 +508,7 @@ static void q_backward(struct rh_emit *emit, int index, const struct rh_view *vi
 	attention_backward(emit, index, made_of(view), d_o, attended(traits, view),
 	                   (struct attention_parts){dq, rh_view_cols(dkv, 0, kv), rh_view_cols(dkv, kv, kv)});
 	emit_add(emit, sum, dkv, sum);
-	rope(emit, traits, traits->query_rope, dq, 1);
+	rope(emit, traits, traits->query_rope, dq, 1, (struct rh_view){0});
 	emit_norm_backward(emit, norm_q(layer),
 	                   &(struct emit_norm_gradient){.x = view[QKV], .stats = stats_q(traits, view), .dy = dq, .dx = dq});
 	rh_arena_reset(emit->arena, mark);

@@ -51,7 +51,9 @@ static void check_rope(struct check *check)
 	require(check, !apart || !check->op->rope.adjacent, "rope: pairs are side by side, and apart");
 	require(check, table.dtype == RH_F32 && table.rows == x.rows, "rope: table is not (T,R) F32");
 	shape(check, RH_ROPE_AMAX, RH_F32, x.rows, heads, "rope: amax is not (T,heads) F32");
-	require(check, !check->op->operand[RH_ROPE_AMAX].data || (rh_rope_has_amax(table.cols) && table.cols * heads == x.cols && !check->op->rope.adjacent),
+	require(check,
+	        !check->op->operand[RH_ROPE_AMAX].data ||
+	                (rh_rope_has_amax(table.cols) && table.cols * heads == x.cols && !check->op->rope.adjacent),
 	        "rope: amax of heads that are not turned whole, by a power of two of threads, or of pairs side by side");
 }
 
