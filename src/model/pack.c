@@ -181,7 +181,8 @@ static void dequantise(struct rh_emit *emit, enum rh_form form, char *from, int6
 static void make_plain(struct rh_emit *emit, const struct rh_block *block, int t, char *from, char *to)
 {
 	enum rh_dtype act = emit->model->dtype;
-	for (int end = t + block_matrix_tensors(block, t), next; t < end; t = next) {
+	int end = emit->launch ? t + block_matrix_tensors(block, t) : t; /* measuring: nothing is launched */
+	for (int next; t < end; t = next) {
 		struct rh_tensor_form form = rh_block_tensor(block, t, act);
 		int64_t rows = block->tensor[t].rows, cols = block->tensor[t].cols;
 		for (next = t + 1; next < end && is_continued(block, next); next++)
