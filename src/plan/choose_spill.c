@@ -144,7 +144,7 @@ static void put_fastest_first(struct gathering *at)
 /* Searches with these kinds, of frozen weights at most a share. *stops: trying more of them is of no use. */
 static int try_share(struct gathering *at, int tried, int share, int *stops)
 {
-	enum { FEW = 5, FEW_IN_MEMORY = 12 };
+	enum { FEW = 8, FEW_IN_MEMORY = 16 };
 	struct planning *planning = at->planning;
 	struct candidate now[RH_RUN_PLANS_MOST];
 	int count = 0;
@@ -172,7 +172,7 @@ static int try_share(struct gathering *at, int tried, int share, int *stops)
  * beside. The fastest plans with that. */
 static int add_state(struct gathering *at, int large)
 {
-	enum { FEW = 2 };
+	enum { FEW = 6 };
 	static const int states[] = {RH_SPILL_OPTIMIZER, STATE};
 	int plans = (int)rh_min(at->count, FEW), rc = 0;
 	for (size_t k = 0; k < sizeof states / sizeof *states; k++)
