@@ -73,6 +73,16 @@ static double recurred_s(const struct judging *at, const struct rh_run_plan *pla
 	return plan->balanced.step_s * (plan->executor.chunks > 1 ? at->scale : 1);
 }
 
+/* The plan with the least lower bound, which is simulated before the others, as they may then need none; -1: all are simulated. */
+static int most_promising(const struct judging *at, const struct rh_run_plans *plans, int first)
+{
+	int best = -1;
+	for (int i = first; i < plans->count && !is_short(&plans->plan[i]); i++)
+		if (best < 0 || recurred_s(at, &plans->plan[i]) < recurred_s(at, &plans->plan[best]))
+			best = i;
+	return best;
+}
+
 /* Looks for a better plan among plans[first] and those after it: simulates all of a short step, else each whose lower bound beats the best
  * so far. `plans` may be at->plans or others; if one of the others wins, the two change contents, so that at->plans always holds the
  * best. */
@@ -80,21 +90,28 @@ static int find_better(struct judging *at, struct rh_run_plans *plans, int first
 {
 	struct judged judged[RH_RUN_PLANS_MOST];
 	struct rh_run_plans *before = at->plans;
-	int rc = 0, begun[RH_RUN_PLANS_MOST] = {0};
-	for (int i = first; i < plans->count; i++) {
-		describe(at, &plans->plan[i], &judged[i]);
-		begun[i] = is_short(&plans->plan[i]) || is_better(at, &plans->plan[i], recurred_s(at, &plans->plan[i]));
-		if (begun[i])
-			rh_task_begin(at->tasks, &judged[i].task, simulate, &judged[i]);
-	}
-	for (int i = first; i < plans->count; i++) {
-		if (begun[i] && !rc)
+	int rc = 0, begun[RH_RUN_PLANS_MOST] = {0}, leader = most_promising(at, plans, first);
+	for (int turn = 0; turn < 2; turn++) {
+		for (int i = first; i < plans->count; i++) {
+			if ((i == leader) != !turn)
+				continue;
+			const struct rh_run_plan *plan = &plans->plan[i];
+			describe(at, plan, &judged[i]);
+			begun[i] = !rc && (is_short(plan) || is_better(at, plan, recurred_s(at, plan)));
+			if (begun[i])
+				rh_task_begin(at->tasks, &judged[i].task, simulate, &judged[i]);
+		}
+		for (int i = first; i < plans->count; i++) {
+			if ((i == leader) != !turn || !begun[i] || rc)
+				continue;
 			rc = rh_task_finish(&judged[i].task);
-		if (begun[i] && !rc)
+			if (rc)
+				continue;
 			at->fastest_s = rh_min_double(at->fastest_s, judged[i].forecast.step_seconds);
-		if (begun[i] && !rc && is_better(at, &plans->plan[i], judged[i].forecast.step_seconds)) {
-			at->plans = plans;
-			note_best(at, i, &judged[i].forecast);
+			if (is_better(at, &plans->plan[i], judged[i].forecast.step_seconds)) {
+				at->plans = plans;
+				note_best(at, i, &judged[i].forecast);
+			}
 		}
 	}
 	for (int i = first; i < plans->count; i++) {
@@ -158,6 +175,7 @@ int rh_judge(struct rh_session *session, const struct rh_session_machine *machin
 	if (options)
 		judged.options = *options;
 	judged.options.plan = &plans->plan[0];
+	judged.options.planned = NULL; /* what the caller begins then is for the plan that is chosen */
 	int rc = simulate(&judged);
 	note_best(&at, 0, &judged.forecast);
 	at.fastest_s = at.step_s;
@@ -172,9 +190,12 @@ int rh_judge(struct rh_session *session, const struct rh_session_machine *machin
 		rh_forecast_free(&judged.forecast);
 		judged.machine.devices = best->executor.devices;
 		judged.options.plan = best;
+		judged.options.planned = options ? options->planned : NULL;
 		rc = judged.options.trace ? clear_trace(judged.options.trace) : 0;
 		if (!rc)
 			rc = simulate(&judged);
+	} else if (!rc && options && options->planned) {
+		options->planned(options->context, &judged.forecast, &judged.forecast.plan);
 	}
 	if (rc)
 		rh_forecast_free(&judged.forecast);

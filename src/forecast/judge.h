@@ -10,7 +10,7 @@
  * choice is simulated, and after it only plans whose lower bound would be better (rh_run_plan_is_better). Where GPUs idle, plans for fewer
  * of them are searched for and judged, too, so that more GPUs do not make a run slower.
  * plans: the session's, for all devices; those with the best one, for fewer devices or for all, take their place. *chosen: its number;
- * *out: its forecast, the caller's. options->planned may be called twice: then the second plan counts. */
+ * *out: its forecast, the caller's. options->planned is called for it alone. */
 int rh_judge(struct rh_session *session, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
              const struct rh_forecast_options *options, struct rh_run_plans *plans, int *chosen, struct rh_forecast *out) RH_MUST;
 

@@ -119,7 +119,6 @@ static void end_comparison(struct comparison *at)
 static void begin_comparison(void *context, const struct rh_forecast *so_far, const struct rh_stage_plan *plan)
 {
 	struct comparison *at = context;
-	end_comparison(at); /* of a plan that another one has beaten */
 	at->rc = outlook_small_open(at->config, at->machine, at->input, plan, so_far, &at->small);
 	if (at->rc)
 		return;

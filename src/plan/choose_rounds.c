@@ -184,33 +184,46 @@ static int consider_packed(struct choosing *at, int64_t least)
 	return rc || !at->best.choice.round ? rc : consider(at, 1, CUT_BY_MEMORY);
 }
 
-/* Any number of stages, from the fewest on, and those cut by time in no more of a device's memory than these take. With few micro-batches
- * devices wait for weights: no device computes while the first stage's are uploaded, and a large stage leaves no room to upload the next
- * one's beside it. The numbers do not depend on how much memory there is, so that more of it loses none of these plans. */
-static int consider_small_stages(struct choosing *at, int64_t round)
+/* Any number of stages, from the fewest on. A large fused stage spares recompute. With few micro-batches devices wait for weights: no
+ * device computes while the first stage's are uploaded, and a large stage leaves no room to upload the next one's beside it; then stages
+ * cut by time are tried too, in no more of a device's memory than these take. The numbers do not depend on how much memory there is, so
+ * that more of it loses none of these plans. */
+static int consider_numbers(struct choosing *at, int64_t round, int is_short)
 {
 	int most = 2 * at->planning->costs.layers - 1, rc = 0;
 	int64_t taken[] = {[CUT_FOR_ROUNDS] = INT64_MAX, [CUT_FOR_LONG_ROUNDS] = INT64_MAX}; /* by the latest plan that the cutter made */
+	int cutters = is_short && at->planning->cuts_by_time ? (int)(sizeof taken / sizeof *taken) : 0;
 	for (int stages = 2; !rc && stages < most; stages += stages / 2) {
 		rc = consider_choice(at, (struct choice){.round = round, .cutter = CUT_SMALL, .stages_most = stages});
 		int64_t bytes = at->device_bytes;
-		for (int c = 0; !rc && at->planning->cuts_by_time && c < (int)(sizeof taken / sizeof *taken); c++)
+		for (int c = 0; !rc && c < cutters; c++)
 			if (bytes < taken[c]) { /* else the cutter would make the same plan */
 				rc = consider_choice(at, (struct choice){.round = round, .cutter = (enum cutter)c, .most_bytes = bytes});
 				taken[c] = at->device_bytes;
 			}
 	}
-	return rc || at->planning->stages.devices == 1 ? rc : consider(at, round, CUT_SMALL);
+	return rc || !cutters ? rc : consider(at, round, CUT_SMALL);
 }
 
-/* Stages of few layers. On one device they leave room for the activations of more layers, and updates begin earlier; of a row in chunks
- * all devices have something to do only where it has many stages. */
-static int consider_layers(struct choosing *at, int64_t round, int is_short)
+/* 1: few micro-batches. */
+static int is_short(const struct planning *planning, int devices)
+{
+	int64_t count = planning->executor.train_micro_batches;
+	return count <= rh_roundpipe_default_round(count, devices);
+}
+
+/* Numbers of stages, in rounds of this length or, of many micro-batches, of the best one. On one device stages of few layers leave room for
+ * the activations of more layers, and updates begin earlier; of a row in chunks all devices have something to do only where it has many
+ * stages. */
+static int consider_layers(struct choosing *at, int64_t round)
 {
 	const struct planning *planning = at->planning;
-	int is_one = planning->stages.devices == 1, may_be_small = planning->cuts_by_time || (is_one && !planning->stages.train.chunks);
-	int rc = may_be_small && is_short ? consider_small_stages(at, round) : 0;
-	if (!rc && (is_one || planning->stages.train.chunks) && at->best.choice.round)
+	int devices = planning->stages.devices, few = is_short(planning, devices), rc = 0;
+	if (!few && at->best.choice.round)
+		round = at->best.choice.round;
+	if (planning->cuts_by_time || (devices == 1 && !planning->stages.train.chunks))
+		rc = consider_numbers(at, round, few);
+	if (!rc && (devices == 1 || planning->stages.train.chunks) && at->best.choice.round)
 		rc = consider(at, at->best.choice.round, CUT_SMALL);
 	return rc;
 }
@@ -231,7 +244,7 @@ static int consider_rounds(struct choosing *at, int64_t least)
 		rc = consider(at, least, CUT_FOR_ROUNDS);
 	if (!rc && at->planning->cuts_by_time)
 		rc = consider_packed(at, least);
-	return rc ? rc : consider_layers(at, least, count <= least);
+	return rc ? rc : consider_layers(at, least);
 }
 
 /* Rounds of the length that the user gave. */
@@ -242,7 +255,7 @@ static int consider_given(struct choosing *at, int64_t round)
 		rc = consider(at, round, CUT_FOR_ROUNDS);
 	if (!rc && at->planning->cuts_by_time)
 		rc = consider(at, round, CUT_BY_MEMORY);
-	return rc ? rc : consider_layers(at, round, at->planning->executor.train_micro_batches <= round);
+	return rc ? rc : consider_layers(at, round);
 }
 
 static int consider_all(struct choosing *at)
@@ -310,19 +323,15 @@ static int has_room_for_more(const struct planning *planning)
 {
 	if (planning->executor.chunks < 2)
 		return 1;
-	size_t each = (size_t)planning->costs.layers;
-	const struct rh_fates *fitting = planning->saves + (SAVES_FITTING - 1) * each;
-	for (int saves = SAVES_HALF; saves <= SAVES_ALL; saves++)
-		if (!memcmp(fitting, planning->saves + (size_t)(saves - 1) * each, each * sizeof *fitting))
-			return 1;
-	return 0;
+	return planning_are_saves_alike(planning, SAVES_FITTING, SAVES_HALF) ||
+	       planning_are_saves_alike(planning, SAVES_FITTING, SAVES_ALL);
 }
 
 /* All levels below a fused stage as large as fits. With few micro-batches stages that save nothing are considered elsewhere. */
-static int consider_saves(struct choosing *at, int fused, int is_short)
+static int consider_saves(struct choosing *at, int fused, int few)
 {
 	int rc = 0;
-	for (int saves = SAVES_ALL; !rc && saves >= (is_short ? SAVES_FITTING : SAVES_NONE); saves--)
+	for (int saves = SAVES_ALL; !rc && saves >= (few ? SAVES_FITTING : SAVES_NONE); saves--)
 		if (saves != SAVES_INPUTS && saves != SAVES_HOST && (saves != SAVES_FITTING || !has_room_for_more(at->planning)))
 			rc = consider_saved(at, fused, (enum saves)saves);
 	return rc;
@@ -364,7 +373,7 @@ static int add_shared_saves(const struct choosing *others, struct candidate out[
 			continue;
 		bases++;
 		struct choice choice = out[i].choice;
-		for (int k = 0; !rc && planning_shared_saves(planning, k, &choice); k++) {
+		for (int k = 0; !rc && planning_shared_saves(planning, &k, &choice);) {
 			struct candidate now = {.cap_bytes = -1};
 			rc = planning_try_shared_saves(planning, choice, &now);
 			if (!rc)
@@ -376,7 +385,7 @@ static int add_shared_saves(const struct choosing *others, struct candidate out[
 			}
 		}
 	}
-	add_plans(&at, few, out, count);
+	add_plans(&at, MOST, out, count);
 	return rc;
 }
 
@@ -387,19 +396,18 @@ static int add_saves(const struct choosing *others, struct candidate out[RH_RUN_
 	struct planning *planning = others->planning;
 	const struct choosing none = {.planning = planning, .best = {.cap_bytes = -1}, .plain = others->plain, .tie = others->tie};
 	struct choosing at = none;
-	int64_t micro_batches = planning->executor.train_micro_batches;
-	int is_short = micro_batches <= rh_roundpipe_default_round(micro_batches, 1);
+	int few = is_short(planning, 1);
 	if (!*count || planning->spill & RH_SPILL_ACTIVATIONS || !planning_may_save(planning))
 		return 0;
 	int rc = planning_weigh_saves(planning, planning->request->machine.ram_bytes - others->best.bytes.total);
 	if (planning->stages.devices > 1)
 		return rc ? rc : add_shared_saves(others, out, count);
 	if (!rc && others->fused)
-		rc = consider_saves(&at, others->fused, is_short);
+		rc = consider_saves(&at, others->fused, few);
 	int fits = others->is_one_stage || at.best.choice.round;
 	add_plans(&at, OF_ONE, out, count);
 	at = none;
-	if (!rc && is_short && fits)
+	if (!rc && fits)
 		rc = consider_smaller_fused(&at, others->is_one_stage ? 1 : others->fused);
 	add_plans(&at, FEW, out, count);
 	return rc;

@@ -102,17 +102,26 @@ int planning_share_saves(struct planning *planning, const struct choice *choice,
 	return rh_costs_save(&asked, fates, planning->shared.costs.layer);
 }
 
+int planning_are_saves_alike(const struct planning *planning, enum saves a, enum saves b)
+{
+	size_t each = (size_t)planning->costs.layers;
+	return !memcmp(planning->saves + (size_t)(a - 1) * each, planning->saves + (size_t)(b - 1) * each, each * sizeof *planning->saves);
+}
+
 /* Where a step is flushed, it begins with the update, which needs the host's memory while the lower layers' forwards do: these may save
  * inputs alone. */
-int planning_shared_saves(struct planning *planning, int number, struct choice *choice)
+int planning_shared_saves(struct planning *planning, int *number, struct choice *choice)
 {
 	enum { WAYS = 3, LOW = 4 }; /* the lower layers are a part of all in so many */
 	static const enum saves way[2][WAYS] = {{SAVES_ALL, SAVES_HOST, SAVES_INPUTS}, {SAVES_ALL, SAVES_HALF, SAVES_INPUTS}};
-	if (number == WAYS)
-		return 0;
 	planning_apply(planning, choice);
 	int joins = rh_executor_joins(&planning->executor, planning->stages.model);
-	choice->saves = way[joins != 0][number];
+	const enum saves *ways = way[joins != 0];
+	while (*number > 0 && *number < WAYS && planning_are_saves_alike(planning, ways[*number], ways[*number - 1]))
+		++*number;
+	if (*number == WAYS)
+		return 0;
+	choice->saves = ways[(*number)++];
 	choice->saves_from = !joins && choice->saves != SAVES_INPUTS ? planning->costs.layers / LOW : 0;
 	return 1;
 }
@@ -148,8 +157,9 @@ static int layers_that_fit(const struct planning *planning, const struct candida
 
 int planning_try_shared_saves(struct planning *planning, struct choice choice, struct candidate *out)
 {
+	enum { TRIES = 4 }; /* with fewer layers stages are cut anew, so that their bytes are only estimated */
 	int64_t spare = planning->stages.devices * choice.round;
-	for (int again = 0; again < 2; again++) {
+	for (int again = 0; again < TRIES; again++) {
 		int rc = planning_fit(planning, &choice, out);
 		if (rc && (rc != RH_DOES_NOT_FIT || out->no_stages_fit || out->cap_bytes < 0))
 			return rc;

@@ -144,7 +144,7 @@ static void put_fastest_first(struct gathering *at)
 /* Searches with these kinds, of frozen weights at most a share. *stops: trying more of them is of no use. */
 static int try_share(struct gathering *at, int tried, int share, int *stops)
 {
-	enum { FEW = 5, FEW_IN_MEMORY = 12 };
+	enum { FEW = 8, FEW_IN_MEMORY = 16 };
 	struct planning *planning = at->planning;
 	struct candidate now[RH_RUN_PLANS_MOST];
 	int count = 0;
@@ -165,6 +165,31 @@ static int try_share(struct gathering *at, int tried, int share, int *stops)
 	}
 	for (int i = 0; i < RH_RUN_PLANS_MOST; i++)
 		candidate_free(&now[i]);
+	return rc;
+}
+
+/* Host memory has room for all. The state may yet lie on NVMe: where the update takes all that host memory can carry, drives carry it
+ * beside. The fastest plans with that. */
+static int add_state(struct gathering *at, int large)
+{
+	enum { FEW = 6 };
+	static const int states[] = {RH_SPILL_OPTIMIZER, STATE};
+	int plans = (int)rh_min(at->count, FEW), rc = 0;
+	for (size_t k = 0; k < sizeof states / sizeof *states; k++)
+		for (int i = 0; !rc && i < plans && !(states[k] & ~large) && at->count < RH_RUN_PLANS_MOST; i++) {
+			struct candidate *now = &at->out[at->count], from = at->out[i];
+			struct choice choice = from.choice;
+			choice.spill = states[k];
+			*now = from;
+			rc = rh_stage_plan_copy(&from.stages, &now->stages);
+			if (!rc)
+				rc = planning_fit(at->planning, &choice, now);
+			now->balanced.step_s = fmax(now->balanced.work_s, planning_drive_seconds(at->planning, now));
+			if (!rc && now->bytes.nvme <= at->nvme_most)
+				at->count++;
+			else
+				candidate_free(now);
+		}
 	return rc;
 }
 
@@ -215,6 +240,10 @@ int planning_find_spilled(struct planning *planning, struct candidate out[RH_RUN
 		if (!rc && !planning->lacks_ram)
 			ample[amples++] = kinds[k];
 	}
+	if (at.count && stops && !at.out[0].bytes.nvme && planning->request->stages == RH_STAGES_CHOSEN)
+		rc = add_state(&at, large);
+	if (rc && rc != RH_DOES_NOT_FIT)
+		goto out;
 	if (!at.count && at.has_over) /* max_nvme is too small: rh_run_plan_check_nvme says so */
 		move(&at.over, &out[at.count++]);
 	if (at.count) {

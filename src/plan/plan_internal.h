@@ -114,7 +114,9 @@ int planning_rounds(struct planning *planning, struct candidate out[RH_RUN_PLANS
  * planning_try_saves  plans that choice with as large a fused stage as fits, from choice->fused on, in as few rounds as fit, from
  *                     choice->round on; RH_DOES_NOT_FIT
  * planning_share_saves  sets what follows from a choice of several devices that saves: fates, and costs to cut stages by
- * planning_shared_saves  there are a few ways for several devices to save: puts way `number`, from 0, into the choice; 0: no such way
+ * planning_are_saves_alike  do two levels save the same?
+ * planning_shared_saves  there are a few ways for several devices to save: puts way *number, from 0, or the next one that is another, into
+ *                     the choice and the number after it into *number; 0: no such way
  * planning_host_late  such a candidate's late_s
  * planning_try_shared_saves  plans that choice, with fewer layers that save where host memory is too small for all; RH_DOES_NOT_FIT */
 int planning_may_save(const struct planning *planning);
@@ -123,7 +125,8 @@ void planning_cut_saves(const struct planning *planning, const struct choice *ch
 int planning_try_saves(struct planning *planning, struct choice choice, struct candidate *out) RH_MUST;
 int planning_share_saves(struct planning *planning, const struct choice *choice, struct rh_stage_plan_request *request,
                          struct rh_balance *balance) RH_MUST;
-int planning_shared_saves(struct planning *planning, int number, struct choice *choice);
+int planning_are_saves_alike(const struct planning *planning, enum saves a, enum saves b);
+int planning_shared_saves(struct planning *planning, int *number, struct choice *choice);
 double planning_host_late(const struct planning *planning, const struct candidate *candidate);
 int planning_try_shared_saves(struct planning *planning, struct choice choice, struct candidate *out) RH_MUST;
 

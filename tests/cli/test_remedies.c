@@ -3,6 +3,7 @@
 #include "runner.h"
 
 #include "core/json.h"
+#include "plan/random_runs.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -124,6 +125,38 @@ static void try_changes(const struct scratch *scratch, const struct refused *run
 	json_decref(answer);
 }
 
+/* Runs of random models and shapes in too little memory. */
+static void test_changes_of_random_runs_too(void **state)
+{
+	(void)state;
+	enum { RUNS = 40 };
+	struct scratch scratch;
+	uint64_t seed = check_seed();
+	int refused = 0;
+	if (!getenv("RH_LONG"))
+		check_skip("random runs; make test-long has them");
+	make_runs(&scratch);
+	for (int i = 0; i < RUNS; i++) {
+		const struct run_machine *machine = &run_machines[run_pick(&seed, sizeof run_machines / sizeof *run_machines)];
+		char drawn[RUN_LINE], line[RUN_LINE + 64];
+		run_draw(&seed, machine, path_of("%s/shape.json", scratch.dir), drawn);
+		for (char *word = strstr(drawn, "--"); word; word = strstr(word + 2, "--")) /* as changes write keys */
+			for (char *at = word + 2; *at && *at != ' '; at++)
+				*at = *at == '-' ? '_' : *at;
+		int64_t mib = ((int64_t)machine->ram_gib << 10) / 64 * (1 + run_pick(&seed, 24));
+		snprintf(line, sizeof line, "plan %s --max_ram %lldMiB", drawn, (long long)mib);
+		struct ran ran = run_line(&scratch, "%s --json", line);
+		int fits = ran.status == 0;
+		run_free(&ran);
+		if (fits)
+			continue;
+		refused++;
+		try_changes(&scratch, &(struct refused){line, 0});
+	}
+	scratch_close(&scratch);
+	assert_true(refused >= RUNS / 4);
+}
+
 static void test_each_change_fits_at_the_speed_that_is_printed(void **state)
 {
 	(void)state;
@@ -138,6 +171,7 @@ static void test_each_change_fits_at_the_speed_that_is_printed(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_each_change_fits_at_the_speed_that_is_printed)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_each_change_fits_at_the_speed_that_is_printed),
+	                                   cmocka_unit_test(test_changes_of_random_runs_too)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,7 +15,7 @@ static const char *const named[] = {"none",
                                     "optimizer,masters,weights,activations"};
 enum { NAMED = sizeof named / sizeof *named };
 
-static const double slower_most = 0.02; /* of auto's speed: for so much it does without drives */
+static const double slower_most = 0.01; /* of auto's speed: for so much it does without drives */
 
 static void spilling(const char *run, const char *spill, char line[PREDICT_LINE])
 {
@@ -39,7 +39,10 @@ static void check_best(const char *run)
 		}
 	}
 	spilling(run, "auto", line);
-	check_ok(predict_words(line, &is));
+	int rc = predict_words(line, &is);
+	if (rc && best <= 0)
+		return;
+	check_ok(rc);
 	printf("%s\n  auto %.1f tokens/s, %.1f GiB on NVMe; best named, %s: %.1f\n", run, is.tokens_per_second,
 	       (double)is.nvme_bytes / (1 << 30), named[number], best);
 	if (is.tokens_per_second < (1 - slower_most) * best)
@@ -61,7 +64,8 @@ static const char *moe_with(const char *words)
 static void test_auto_is_as_fast_as_the_best_kinds(void **state)
 {
 	(void)state;
-	check_best(moe_with("--max-ram 58GiB")); /* with 59 it fits with nothing on NVMe, which is what auto then takes */
+	check_best(moe_with("--max-ram 59GiB")); /* it fits with nothing on NVMe, and is faster with state there */
+	check_best(moe_with("--max-ram 58GiB"));
 	check_best(moe_with("--max-ram 57GiB"));
 	check_best(moe_with("--max-ram 20GiB"));
 	check_best("--config-name examples/models/qwen3-8b --hardware rtx4090x1 --gradient-accumulation-steps 8 --max-length 2048 "
@@ -69,6 +73,31 @@ static void test_auto_is_as_fast_as_the_best_kinds(void **state)
 	check_best("--config-name examples/models/llama-3.1-8b --hardware rtx4090x8 --gpus 2 --gradient-accumulation-steps 8 --max-length "
 	           "2048 "
 	           "--max-ram 100GiB");
+	/* the update takes all that host memory carries, so that drives beside it help where nothing is short */
+	check_best("--config-name examples/models/llama-3.1-8b --hardware h100x1 --max-length 1024 --max-ram 110GiB");
+}
+
+/* Other models and budgets: a long run has them. */
+static void test_auto_is_as_fast_with_other_models(void **state)
+{
+	(void)state;
+	static const char *const words[] = {
+	        "gemma-3-27b --hardware rtx4090x1 --gradient-accumulation-steps 4 --use-peft true --lora-target-modules all-linear",
+	        "qwen3-32b --hardware rtx4090x1 --gradient-accumulation-steps 8 --use-peft true --lora-target-modules all-linear",
+	        "qwen3.5-9b --hardware rtx4090x1 --gradient-accumulation-steps 8",
+	        "gpt-oss-20b --hardware rtx4090x8 --gpus 2 --gradient-accumulation-steps 16",
+	        "llama-3.1-70b --hardware rtx4090x8 --gradient-accumulation-steps 16",
+	        "mistral-7b --hardware rtx3060 --gradient-accumulation-steps 2"};
+	if (!getenv("RH_LONG"))
+		check_skip("other models; make test-long has them");
+	for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+		for (int eighths = 4; eighths <= 8; eighths += 2) {
+			char line[PREDICT_LINE];
+			int most = strstr(words[i], "x8") ? 700 : 60;
+			snprintf(line, sizeof line, "--config-name examples/models/%s --max-length 1024 --max-ram %dGiB", words[i],
+			         most * eighths / 8);
+			check_best(line);
+		}
 }
 
 /* 57 GiB for a run that takes 59 with nothing on NVMe: 57 GiB went there, at 1,087 tokens/s. */
@@ -93,6 +122,7 @@ static void test_auto_spills_no_more_than_is_short(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_auto_is_as_fast_as_the_best_kinds),
+	                                   cmocka_unit_test(test_auto_is_as_fast_with_other_models),
 	                                   cmocka_unit_test(test_auto_spills_no_more_than_is_short)};
 	rh_log_quiet(1);
 	return cmocka_run_group_tests(tests, NULL, NULL);
