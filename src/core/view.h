@@ -21,6 +21,12 @@ static inline int64_t rh_view_bytes(struct rh_view view)
 	return rh_dtype_bytes(view.dtype, view.rows * view.cols);
 }
 
+/* Whether two views are of the same memory, alike. */
+static inline int rh_view_is(struct rh_view a, struct rh_view b)
+{
+	return a.data && a.data == b.data && a.dtype == b.dtype && a.rows == b.rows && a.cols == b.cols && a.stride == b.stride;
+}
+
 /* Whether every row begins on 16 bytes; also of an absent view. */
 static inline int rh_view_on_16(struct rh_view view)
 {

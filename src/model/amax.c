@@ -87,8 +87,7 @@ const struct rh_amax *emit_amax_of(const struct rh_emit *emit, struct rh_view x)
 {
 	for (int i = 0; emit->amaxes && i < RH_AMAXES; i++) {
 		const struct rh_amax *amax = &emit->amaxes->latest[i];
-		if (amax->of.data && amax->of.data == x.data && amax->of.dtype == x.dtype && amax->of.rows == x.rows &&
-		    amax->of.cols == x.cols && amax->of.stride == x.stride)
+		if (rh_view_is(amax->of, x))
 			return amax;
 	}
 	return NULL;

@@ -600,14 +600,18 @@ static void project(struct rh_emit *emit, int index, struct rh_view x, const str
 	const struct rh_traits *traits = &emit->model->layer[index].traits;
 	struct rh_view qkv = emit_wanted(s, QKV), none = {0};
 	int wants = emit_wants(s, RH_ROW_SET(QKV)) || emit_wants_low(s, qkv_of(index));
+	int64_t mark = emit->arena->used;
+	if (has_gates(traits) && (qkv.data || emit_wanted(s, GATE).data))
+		mark = emit_share_input(emit, x, 0);
 	if (is_side_gated(traits) && (emit_wants(s, RH_ROW_SET(GATE)) || emit_wants_low(s, side_of(index))))
 		emit_linear(emit, side_of(index), x, none, emit_wanted(s, GATE), s);
 	if (wants && !is_gated(traits))
 		emit_linear(emit, qkv_of(index), x, none, qkv, s);
-	if (!wants || !is_gated(traits))
-		return;
-	emit_linear(emit, q_of(index), x, none, qkv.data ? q_plane(traits, qkv) : none, s);
-	emit_linear(emit, kv_of(index), x, none, qkv.data ? kv_plane(traits, qkv) : none, s);
+	if (wants && is_gated(traits)) {
+		emit_linear(emit, q_of(index), x, none, qkv.data ? q_plane(traits, qkv) : none, s);
+		emit_linear(emit, kv_of(index), x, none, qkv.data ? kv_plane(traits, qkv) : none, s);
+	}
+	emit_unshare_input(emit, mark);
 }
 
 /* The input of O, in the arena where it is not the output of attention. */
@@ -708,14 +712,18 @@ static void input_gradients(struct rh_emit *emit, int index, struct rh_activatio
 {
 	const struct rh_traits *traits = &emit->model->layer[index].traits;
 	struct rh_view dqkv = s->view[D_QKV];
-	if (!is_gated(traits)) {
+	int64_t mark = emit->arena->used;
+	if (has_gates(traits) && emit->model->block[emit->model->layer[index].block[0]].trainable)
+		mark = emit_share_input(emit, x, 1);
+	if (is_gated(traits)) {
+		emit_linear_dw(emit, q_of(index), q_plane(traits, dqkv), x, s);
+		emit_linear_dw(emit, kv_of(index), kv_plane(traits, dqkv), x, s);
+	} else {
 		emit_linear_dw(emit, qkv_of(index), dqkv, x, s);
-		if (is_side_gated(traits))
-			emit_linear_dw(emit, side_of(index), s->view[D_GATE], x, s);
-		return;
 	}
-	emit_linear_dw(emit, q_of(index), q_plane(traits, dqkv), x, s);
-	emit_linear_dw(emit, kv_of(index), kv_plane(traits, dqkv), x, s);
+	if (is_side_gated(traits))
+		emit_linear_dw(emit, side_of(index), s->view[D_GATE], x, s);
+	emit_unshare_input(emit, mark);
 }
 
 static void gradients(struct rh_emit *emit, int index, struct rh_activations *s, struct rh_view x)

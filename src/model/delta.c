@@ -338,9 +338,13 @@ static void *forward(struct rh_emit *emit, int index, struct rh_view x, struct r
 		int row;
 	} in[] = {{one_of(index, IN_QKV), QKV}, {one_of(index, IN_Z), Z}, {ba_of(index), BA}};
 	const struct rh_layer *layer = &emit->model->layer[index];
+	int64_t mark = emit->arena->used;
+	if (emit_wants(s, RH_ROW_SET(QKV)) || (!has_z(layer) && emit_wants(s, RH_ROW_SET(Z))))
+		mark = emit_share_input(emit, x, 0);
 	for (int i = 0; i < 3; i++)
 		if (layer->proj[in[i].linears.first].outputs && (emit_wants(s, RH_ROW_SET(in[i].row)) || emit_wants_low(s, in[i].linears)))
 			emit_linear(emit, in[i].linears, x, (struct rh_view){0}, emit_wanted(s, in[i].row), s);
+	emit_unshare_input(emit, mark);
 	if (has_z(layer) && emit_wants(s, RH_ROW_SET(Z)))
 		emit_cast(emit, z_of(&layer->traits, s->view[QKV]), s->view[Z]);
 	mix(emit, index, s);
@@ -495,10 +499,14 @@ static void backward(struct rh_emit *emit, int index, struct rh_activations *s, 
 
 static void input_gradients(struct rh_emit *emit, int index, struct rh_activations *s, struct rh_view x)
 {
+	int64_t mark = emit->arena->used;
+	if (emit->model->block[emit->model->layer[index].block[0]].trainable)
+		mark = emit_share_input(emit, x, 1);
 	emit_linear_dw(emit, one_of(index, IN_QKV), s->view[D_QKV], x, s);
 	if (!has_z(&emit->model->layer[index]))
 		emit_linear_dw(emit, one_of(index, IN_Z), s->view[D_Z], x, s);
 	emit_linear_dw(emit, ba_of(index), s->view[D_BA], x, s);
+	emit_unshare_input(emit, mark);
 }
 
 static void gradients(struct rh_emit *emit, int index, struct rh_activations *s, struct rh_view x)

@@ -115,7 +115,11 @@ struct rh_emit {
 	struct {
 		const void *dy; /* NULL: none */
 		struct rh_scaled made;
-	} scaled_dy;              /* the output gradient that the latest linear's dx was made of, in the arena for its dW */
+	} scaled_dy; /* the output gradient that the latest linear's dx was made of, in the arena for its dW */
+	struct {
+		struct rh_view of; /* absent: none */
+		struct rh_scaled made;
+	} scaled_x;               /* an input that several products read (emit_share_input) */
 	struct rh_amaxes *amaxes; /* of the stage's pass, while rh_stage_* run; NULL: ops leave none */
 
 	/* blocks on the device; only those of the stage's layers are read. weights: model dtype; gradient[block][use]: F32 sums */

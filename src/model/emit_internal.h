@@ -51,6 +51,10 @@ void emit_scale_block(struct rh_emit *emit, const struct rh_block *block, char *
 /* Quantises dy (T,out) for dx and dW at once; all absent where their products take it as it is. `straight` is freed by resetting the arena
  * to *mark, the others lie below. */
 struct rh_scaled emit_scaled_gradient(struct rh_emit *emit, struct rh_view dy, struct rh_view dx, int64_t *mark);
+/* Quantises x once for the products that read it up to emit_unshare_input: as it lies, for those of linears, or across, for those of dW.
+ * What is made lies in the arena from the mark on that is returned. */
+int64_t emit_share_input(struct rh_emit *emit, struct rh_view x, int across);
+void emit_unshare_input(struct rh_emit *emit, int64_t mark);
 /* amax.c. begin: takes room for a stage's pass. emit_amax: where the op that is emitted next is to leave what it finds of the first `known`
  * columns of its output `of`, so many numbers a row; absent: nowhere. of: what is known of x; NULL: nothing. forget: emit_op calls it. */
 void emit_amax_begin(struct rh_emit *emit, struct rh_amaxes *amaxes);

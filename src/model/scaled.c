@@ -76,6 +76,8 @@ static struct rh_scaled operand(struct rh_emit *emit, struct rh_view x, enum rh_
 {
 	struct rh_scaled to = {0};
 	int is_eight = emit->model->multiply == RH_MULTIPLY_F8;
+	if (rh_view_is(emit->scaled_x.of, x) && emit->scaled_x.made.scale.data)
+		there = &emit->scaled_x.made;
 	if (there->scale.data && (!is_eight || (across ? there->across.data : there->straight.data)))
 		return *there;
 	if (is_eight && across)
@@ -85,6 +87,23 @@ static struct rh_scaled operand(struct rh_emit *emit, struct rh_view x, enum rh_
 	to.scale = emit_take(emit->arena, RH_F32, 1, 1);
 	quantise_in_arena(emit, x, &to);
 	return to;
+}
+
+int64_t emit_share_input(struct rh_emit *emit, struct rh_view x, int across)
+{
+	const struct rh_scaled none = {0};
+	int64_t mark = emit->arena->used;
+	if (fits(&(struct emit_product){.a = x, .d = x}, emit->model->multiply)) {
+		emit->scaled_x.made = operand(emit, x, RH_E4M3, across, &none);
+		emit->scaled_x.of = x;
+	}
+	return mark;
+}
+
+void emit_unshare_input(struct rh_emit *emit, int64_t mark)
+{
+	emit->scaled_x.of.data = NULL;
+	rh_arena_reset(emit->arena, mark);
 }
 
 static void emit_scaled_product(struct rh_emit *emit, const struct emit_product *p)

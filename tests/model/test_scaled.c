@@ -1,5 +1,5 @@
-/* Products with scaled operands, on the oracle: what is quantised once, weights for a slot and a gradient for both of its products, makes
- * the same bits as what each product quantises for itself. */
+/* Products with scaled operands, on the oracle: what is quantised once, weights for a slot, a gradient for both of its products and an
+ * input for several, makes the same bits as what each product quantises for itself. */
 #include "check.h"
 
 #include "core/float16.h"
@@ -150,6 +150,46 @@ static void check_linears(struct rig *rig, int first, int count, uint64_t *seed)
 	rh_arena_reset(&rig->arena, mark);
 }
 
+/* Several products of one x, up, or dW of several gradients: what was made of x once, or by each. */
+static uint64_t products_of_one(struct rig *rig, struct rh_view x, const struct rh_view dy[2], int is_shared)
+{
+	static const struct emit_linears which[] = {{LAYER, RH_PROJ_Q, 3}, {LAYER, RH_PROJ_GATE, 2}};
+	struct rh_emit *emit = &rig->emit;
+	const struct rh_block *block = &rig->model->block[LAYER];
+	int64_t outer = emit->arena->used, mark;
+	uint64_t bits = 1;
+	for (int across = 0; across < 2; across++) {
+		memset(rig->gradient[LAYER][0], 0, (size_t)block->elements * 4);
+		struct rh_view y[] = {emit_act(emit, TOKENS, dy[0].cols), emit_act(emit, TOKENS, dy[1].cols)};
+		mark = is_shared ? emit_share_input(emit, x, across) : emit->arena->used;
+		for (int i = 0; i < 2 && !across; i++)
+			emit_linear(emit, which[i], x, (struct rh_view){0}, y[i], &rig->rows);
+		for (int i = 0; i < 2 && across; i++)
+			emit_linear_dw(emit, which[i], dy[i], x, &rig->rows);
+		emit_unshare_input(emit, mark);
+		for (int i = 0; i < 2 && !across; i++)
+			bits = hash(bits, y[i].data, rh_view_bytes(y[i]));
+		bits = hash(bits, rig->gradient[LAYER][0], block->elements * 4);
+	}
+	rh_arena_reset(emit->arena, outer);
+	return bits;
+}
+
+static void check_shared_input(struct rig *rig, uint64_t *seed)
+{
+	int64_t mark = rig->arena.used;
+	int is_trained = rig->model->block[LAYER].trainable;
+	struct rh_view x = random_view(rig, 64, seed), dy[] = {random_view(rig, 128, seed), random_view(rig, 192, seed)};
+	rig->emit.plain = rig->plain;
+	rig->quantised = 0;
+	uint64_t apart = products_of_one(rig, x, dy, 0);
+	assert_int_equal(rig->quantised, is_trained ? 6 : 2); /* x for each of both products; for each dW x and dy */
+	rig->quantised = 0;
+	assert_true(products_of_one(rig, x, dy, 1) == apart);
+	assert_int_equal(rig->quantised, is_trained ? 4 : 2); /* of a frozen base there is no dW: nobody asks for what is shared */
+	rh_arena_reset(&rig->arena, mark);
+}
+
 static void test_what_is_quantised_once_makes_the_same_bits(void **state)
 {
 	(void)state;
@@ -165,6 +205,7 @@ static void test_what_is_quantised_once_makes_the_same_bits(void **state)
 		check_linears(&rig, RH_PROJ_O, 1, &seed);
 		check_linears(&rig, RH_PROJ_GATE, 2, &seed);
 		check_linears(&rig, RH_PROJ_DOWN, 1, &seed);
+		check_shared_input(&rig, &seed);
 		rig_close(&rig);
 	}
 }
