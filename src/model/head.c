@@ -482,8 +482,10 @@ void emit_input_rows(struct rh_emit *emit)
 	if (!table.rows || !emit->side.data)
 		return;
 	struct rh_view all = inputs_of(emit, emit->side);
+	char *at = emit->micro + rh_micro_layout(&emit->shape).row;
+	struct rh_view none = {0}, rows = rh_view_of(at + RH_ALIGN, all.dtype, all.rows, all.cols);
 	if (rh_model_row_bytes(emit->model))
-		emit_cast(emit, rh_view_of(emit->micro + rh_micro_layout(&emit->shape).row, all.dtype, all.rows, all.cols), all);
+		emit_add_scaled(emit, rows, none, rh_view_of(at, all.dtype, 1, 1), all);
 	else
 		rows_of(emit, &table, all);
 }

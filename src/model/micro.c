@@ -31,7 +31,7 @@ struct rh_micro_layout rh_micro_layout(const struct rh_micro_shape *shape)
 	at.span = append(&at, shape->judged * RH_SPANS);
 	at.reference = append(&at, shape->judged);
 	at.row = at.bytes;
-	at.bytes += rh_align_up(shape->tokens * shape->row_bytes, RH_ALIGN);
+	at.bytes += shape->row_bytes ? RH_ALIGN + rh_align_up(shape->tokens * shape->row_bytes, RH_ALIGN) : 0;
 	return at;
 }
 
@@ -67,23 +67,16 @@ struct rh_micro_shape rh_micro_shape_of(const struct rh_model *model, const stru
 	return with;
 }
 
-/* A row times a factor, each element rounded as devices do. */
-static void scale_row(enum rh_dtype dtype, const char *from, int64_t count, float factor, char *to)
-{
-	const uint16_t *narrow = (const uint16_t *)(const void *)from;
-	for (int64_t i = 0; dtype == RH_BF16 && i < count; i++)
-		((uint16_t *)(void *)to)[i] = rh_f32_to_bf16(rh_bf16_to_f32(narrow[i]) * factor);
-	for (int64_t i = 0; dtype == RH_F32 && i < count; i++)
-		((float *)(void *)to)[i] = ((const float *)(const void *)from)[i] * factor;
-}
-
 void rh_micro_pack_rows(const struct rh_model *model, const struct rh_micro_batch *batch, const void *table, char *to)
 {
 	const struct rh_micro_shape *shape = &batch->shape;
-	int64_t bytes = shape->row_bytes, count = bytes / rh_dtype_bytes(model->dtype, 1);
-	char *row = to + rh_micro_layout(shape).row;
+	int64_t bytes = shape->row_bytes;
+	float scale = rh_model_inputs_scale(model);
+	uint16_t narrow = rh_f32_to_bf16(scale);
+	char *at = to + rh_micro_layout(shape).row;
+	memcpy(at, model->dtype == RH_BF16 ? (const void *)&narrow : &scale, (size_t)rh_dtype_bytes(model->dtype, 1));
 	for (int64_t t = 0; t < shape->tokens; t++)
-		scale_row(model->dtype, (const char *)table + batch->ids[t] * bytes, count, rh_model_inputs_scale(model), row + t * bytes);
+		memcpy(at + RH_ALIGN + t * bytes, (const char *)table + batch->ids[t] * bytes, (size_t)bytes);
 }
 
 /* Elements of 4 bytes. */

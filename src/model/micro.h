@@ -48,7 +48,8 @@ static inline int64_t rh_micro_shape_scores(const struct rh_micro_shape *shape)
 }
 
 /* A micro-batch's input lies in one buffer: integers in I32, pixels, a teacher's logits and a reference in F32; and behind them, for the
- * embedding alone, rows of a wide table in the model's dtype. Each array is aligned. */
+ * embedding alone and in the model's dtype, what rows of a wide table are multiplied with, and RH_ALIGN bytes further these rows. Arrays
+ * are aligned. */
 struct rh_micro_layout {
 	int64_t ids, position, start_q, start_k, head_row, target, choice, type, pixel, teacher, mix, span, reference,
 	        row; /* byte offsets */
@@ -88,7 +89,7 @@ static inline struct rh_micro_batch rh_micro_batch_of(struct rh_micro_shape shap
 
 /* Packs the input, but for rows of a table, into a buffer laid out by rh_micro_layout; unpacks results to where the batch wants them. */
 void rh_micro_pack(const struct rh_micro_batch *batch, char *to);
-/* Those rows: of `table`, as devices would read it, the rows of the tokens' ids, times what the embedding multiplies them with. */
+/* Those rows: of `table`, as devices would read it, the rows of the tokens' ids. */
 void rh_micro_pack_rows(const struct rh_model *model, const struct rh_micro_batch *batch, const void *table, char *to);
 void rh_result_unpack(const struct rh_model *model, const struct rh_micro_batch *batch, int64_t score_cols, const char *from);
 

@@ -23,20 +23,23 @@ static inline void deep_open(struct deep *deep, const char *model, int blocks)
 	snprintf(path, sizeof path, "tests/reference/models/%s/config.json", model);
 	json = json_load_file(path, 0, NULL);
 	assert_non_null(json);
-	assert_int_equal(json_object_set_new(json, "num_hidden_layers", json_integer(blocks)), 0);
-	(void)json_object_del(json, "layer_types");
+	json_t *text = json_object_get(json, "text_config") ? json_object_get(json, "text_config") : json;
+	assert_int_equal(json_object_set_new(text, "num_hidden_layers", json_integer(blocks)), 0);
+	(void)json_object_del(text, "layer_types");
+	if (json_integer_value(json_object_get(text, "num_kv_shared_layers"))) /* of both kinds, below and above those that lend */
+		(void)json_object_set_new(text, "sliding_window_pattern", json_integer(2));
 	(void)json_object_del(json, "mlp_layer_types");
 	/* sizes of layers without a window, which a list has for each of them */
-	json_t *of = json_object_iter_value(json_object_iter(json_object_get(json, "per_layer_config")));
+	json_t *of = json_object_iter_value(json_object_iter(json_object_get(text, "per_layer_config")));
 	if (of) {
-		(void)json_object_set(json, "global_head_dim", json_object_get(of, "head_dim"));
-		(void)json_object_set(json, "num_global_key_value_heads", json_object_get(of, "num_key_value_heads"));
-		(void)json_object_del(json, "per_layer_config");
+		(void)json_object_set(text, "global_head_dim", json_object_get(of, "head_dim"));
+		(void)json_object_set(text, "num_global_key_value_heads", json_object_get(of, "num_key_value_heads"));
+		(void)json_object_del(text, "per_layer_config");
 	}
 	snprintf(deep->dir, sizeof deep->dir, "%s/rh-deep-XXXXXX", check_place("/tmp"));
 	assert_non_null(mkdtemp(deep->dir));
 	snprintf(path, sizeof path, "%s/config.json", deep->dir);
-	assert_int_equal(json_dump_file(json, path, 0), 0);
+	assert_int_equal(json_dump_file(text, path, 0), 0);
 	json_decref(json);
 	deep->rig.config.model_name_or_path = NULL;
 	deep->rig.config.config_name = deep->dir;

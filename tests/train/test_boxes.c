@@ -51,9 +51,17 @@ static void *run_box(void *context)
 	return NULL;
 }
 
+static const char *of_model = "llama2";
+static int has_adapter;
+
 static void open_rig(struct rig *rig, const char *schedule)
 {
-	rig_open(rig, "llama2", NULL);
+	static char *targets[] = {(char *)(uintptr_t) "all-linear"};
+	rig_open(rig, of_model, NULL);
+	rig->config.use_lora = has_adapter;
+	rig->config.lora_r = 4;
+	rig->config.lora_alpha = 8;
+	rig->config.lora_target_modules = (struct rh_list){.item = targets, .count = 1};
 	rig->config.schedule = (char *)(uintptr_t)schedule;
 }
 
@@ -162,11 +170,26 @@ static void test_frames_lost_doubled_late_and_out_of_order_change_no_bit(void **
 	rig_close(&whole);
 }
 
+/* Gemma 4: of each kind a layer of the lower box lends keys and values, or of the upper one, which has the layers that borrow them; and the
+ * lower box has what makes all layers' own inputs. */
+static void test_gradients_of_borrowed_keys_come_back_over_boxes(void **state)
+{
+	(void)state;
+	struct rig whole;
+	of_model = "gemma4-e2b";
+	has_adapter = 1;
+	train_alone(&whole);
+	check_line(&whole, &(struct rh_pair_options){.latency_ns = 200000, .jitter_ns = 200000, .overtaken = 0.2, .retry_ns = 5000000},
+	           "borrowed keys");
+	rig_close(&whole);
+}
+
 int main(void)
 {
 	limit_time(200);
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_frames_lost_doubled_late_and_out_of_order_change_no_bit),
+	        cmocka_unit_test(test_gradients_of_borrowed_keys_come_back_over_boxes),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,6 +28,7 @@ static void test_rows_in_chunks_are_whole_rows_but_for_rounding(void **state)
 	                                   {.model = "qwen3-next"},
 	                                   {.model = "qwen3-next", .adapter = "adapter", .dropout = 0.1},
 	                                   {.model = "qwen3.5", .adapter = "adapter", .dropout = 0.1},
+	                                   {.model = "gemma4-e2b"},
 	                                   {.model = "smollm2", .adapter = "adapter", .dropout = 0.1},
 	                                   {.model = "qwen3", .adapter = "adapter-rs", .dropout = 0.25, .noise = 5}};
 	for (size_t i = 0; i < sizeof what / sizeof *what; i++) {
@@ -116,6 +117,7 @@ static void test_chunks_are_the_same_everywhere(void **state)
 	                                   {.model = "qwen3.5"},
 	                                   {.model = "glm4-lite"},
 	                                   {.model = "qwen3-next"},
+	                                   {.model = "gemma4-e2b", .adapter = "adapter", .dtype = RH_BF16},
 	                                   {.model = "qwen3-next", .adapter = "adapter-rs", .dtype = RH_BF16, .dropout = 0.25},
 	                                   {.model = "qwen3.5-moe", .adapter = "adapter-rs", .dtype = RH_BF16, .dropout = 0.25}};
 	for (size_t i = 0; i < sizeof what / sizeof *what; i++)
@@ -129,6 +131,7 @@ static void test_narrow_inputs_are_the_same_everywhere(void **state)
 	(void)state;
 	static const struct what what[] = {{.model = "smollm2", .saved = RH_SAVED_FP8},
 	                                   {.model = "gemma3", .dtype = RH_BF16, .saved = RH_SAVED_FP8},
+	                                   {.model = "gemma4-e2b", .saved = RH_SAVED_FP8},
 	                                   {.model = "qwen3", .adapter = "adapter-rs", .dropout = 0.25, .saved = RH_SAVED_FP8}};
 	for (size_t i = 0; i < sizeof what / sizeof *what; i++) {
 		struct what plain = what[i];

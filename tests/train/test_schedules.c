@@ -76,6 +76,7 @@ static void test_full_training_gives_the_same_under_every_schedule(void **state)
 	check_all(&(struct what){.model = "gemma3"});     /* norms behind what attention and the MLP make */
 	check_all(&(struct what){.model = "gemma4-moe"}); /* experts beside an MLP, whose norms are their own */
 	check_all(&(struct what){.model = "glm4-lite"});  /* latent attention, whose inner linears have operands of their own */
+	check_all(&(struct what){.model = "gemma4-e2b"}); /* keys and inputs that travel beside activations */
 	check_all(&(struct what){.model = "qwen3", .dtype = RH_BF16});
 }
 
@@ -83,6 +84,7 @@ static void test_lora_with_dropout_gives_the_same_under_every_schedule(void **st
 {
 	(void)state;
 	check_all(&(struct what){.model = "qwen3", .lora_r = 3, .dropout = 0.1, .clip = 0.5});
+	check_all(&(struct what){.model = "gemma4-e2b", .dtype = RH_BF16, .lora_r = 3, .dropout = 0.1});
 	check_all(&(struct what){.model = "glm4-lite", .lora_r = 3, .clip = 0.5});
 	check_all(
 	        &(struct what){.model = "qwen3-moe", .dtype = RH_BF16, .lora_r = 3, .balance = 0.1}); /* experts and routers; no dropout */
