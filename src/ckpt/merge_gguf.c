@@ -33,6 +33,13 @@ int merge_gguf_real(struct rh_gguf_out *out, const struct rh_model_config *confi
 	return rh_gguf_out_f32(out, name, value);
 }
 
+/* That of layers without experts, of which the model has none: what config.json says, 0: nothing. */
+static int64_t dense_size(const struct rh_model_config *config)
+{
+	const json_t *text = config->wrapped ? json_object_get(config->source, "text_config") : config->source;
+	return json_integer_value(json_object_get(text, "intermediate_size"));
+}
+
 /* The lengths without a suffix are those of layers without a window, where these have others. */
 static int put_sizes(struct rh_gguf_out *out, const struct rh_model_config *config)
 {
@@ -46,7 +53,9 @@ static int put_sizes(struct rh_gguf_out *out, const struct rh_model_config *conf
 	        {"context_length", config->max_position_embeddings},
 	        {"embedding_length", config->hidden_size},
 	        {"block_count", config->num_hidden_layers},
-	        {"feed_forward_length", is_shared_alone || config->doubles_borrowers ? 0 : config->intermediate_size},
+	        {"feed_forward_length", is_shared_alone             ? dense_size(config)
+	                                : config->doubles_borrowers ? 0
+	                                                            : config->intermediate_size},
 	        {"attention.head_count", config->num_attention_heads},
 	        {"attention.head_count_kv", config->full_head_dim ? 0 : config->num_key_value_heads},
 	        {"attention.key_length", head},

@@ -89,7 +89,7 @@ static int put_delta(struct rh_gguf_out *out, const struct rh_model_config *conf
 	if (!rc)
 		rc = rh_gguf_out_bools(out, name, has_rule, (size_t)config->num_hidden_layers);
 	snprintf(name, sizeof name, "%s.rope.dimension_sections", rh_gguf_architecture(config));
-	return rc ? rc : rh_gguf_out_ints(out, name, sections, 4);
+	return rc || !config->family->wrapper ? rc : rh_gguf_out_ints(out, name, sections, 4); /* of families that see */
 }
 
 /* A number for each layer. */

@@ -83,23 +83,27 @@ void merge_free_stored(struct stored_list *list)
 	*list = (struct stored_list){0};
 }
 
-int merge_declare_stored(struct merger *merger, const struct stored *tensor)
-{
-	const struct source_tensor *in_file = &tensor->part->entry->tensor;
-	const int64_t *shape = in_file->shape;
-	int rank = in_file->rank;
-	return rh_gguf_out_stacked(merger->gguf, tensor->part->name, tensor->dtype, rank > 2 ? shape[rank - 3] : 0,
-	                           rank > 1 ? shape[rank - 2] : 0, shape[rank - 1]);
-}
-
 /* Lines of the file that follow one another in the model too, `stride` rows apart. */
 struct run {
 	int64_t first, count, stride; /* first: the model's row */
 };
 
+/* How many lines the file's tensor has, or its part of one expert. */
+static int64_t lines_of(const struct stored_part *part)
+{
+	const struct source_entry *entry = part->entry;
+	if (entry->second)
+		return part->half ? entry->rows - entry->second : entry->second;
+	return entry->stored2 ? entry->rows / 2 : entry->rows;
+}
+
 static struct run run_at(const struct stored_part *part, int64_t line, int64_t lines)
 {
 	const struct source_entry *entry = part->entry;
+	if (entry->second) {
+		int64_t run, row = rh_row_in_file(&entry->groups, part->half * entry->second + line, &run);
+		return (struct run){row, rh_min(run, lines - line), 1};
+	}
 	if (entry->stored2) { /* of each expert's rows a half */
 		int64_t half = entry->tensor.shape[1], expert = line / half, row = line % half;
 		if (entry->are_halves)
@@ -109,6 +113,15 @@ static struct run run_at(const struct stored_part *part, int64_t line, int64_t l
 	if (source_is_permuted(entry))
 		return (struct run){source_row_of_stored(entry, line), 1, 1};
 	return (struct run){line, lines - line, 1};
+}
+
+int merge_declare_stored(struct merger *merger, const struct stored *tensor)
+{
+	const struct source_tensor *in_file = &tensor->part->entry->tensor;
+	const int64_t *shape = in_file->shape;
+	int rank = in_file->rank;
+	int64_t rows = rank < 2 ? 0 : tensor->part->entry->second ? lines_of(tensor->part) : shape[rank - 2];
+	return rh_gguf_out_stacked(merger->gguf, tensor->part->name, tensor->dtype, rank > 2 ? shape[rank - 3] : 0, rows, shape[rank - 1]);
 }
 
 /* The model's row that the file has as line `line`. */
@@ -159,7 +172,7 @@ static int make_stored(const struct merger *merger, const struct source_entry *e
 static int write_matrix(struct merger *merger, const struct stored_part *part, const struct rh_safetensor *whole, enum rh_dtype dtype)
 {
 	const struct source_entry *entry = part->entry;
-	int64_t cols = entry->cols, lines = entry->stored2 ? entry->rows / 2 : entry->rows, most = MERGE_PIECE / cols;
+	int64_t cols = entry->cols, lines = lines_of(part), most = MERGE_PIECE / cols;
 	struct lora_pair pair;
 	int rc = most ? merge_find_factors(merger, entry, &pair) : merge_too_wide(merger, entry, cols);
 	for (int64_t first = 0, count; !rc && first < lines; first += count) {
@@ -246,7 +259,7 @@ static int write_part(struct merger *merger, const struct stored_part *part, enu
 	rc = merge_find_whole(merger, entry, &whole);
 	if (rc)
 		return rc;
-	int is_bias = entry->stored2 && entry->tensor.rank == 2;
+	int is_bias = entry->stored2 && !entry->second && entry->tensor.rank == 2;
 	return entry->cols == 1 || is_bias ? write_elements(merger, part, whole, dtype) : write_matrix(merger, part, whole, dtype);
 }
 

@@ -242,7 +242,7 @@ static void test_files_are_those_of_llama_cpps_converter(void **state)
 			here++;
 		}
 	}
-	assert_true(!file && models == 16 && tensors > 400 && keys > 200);
+	assert_true(!file && models == 17 && tensors > 400 && keys > 200);
 	rh_bytes_free(&reference);
 	check_ok(rh_dir_remove(dir));
 }
@@ -293,7 +293,8 @@ static void test_what_is_written_is_read_back(void **state)
 	             {"models/gguf-qwen3.5", "adapters/qwen3"},        {"models/gguf-qwen3.5-moe", "adapters/qwen3"},
 	             {"models/gguf-muse-glimmer", "adapters/qwen3"},   {"models/gguf-gemma4", "ckpt/converted/gemma4"},
 	             {"models/gemma4-vision", "ckpt/converted/small"}, {"ckpt/converted/gemma4-e2b", "ckpt/converted/gemma4"},
-	             {"models/gguf-smollm3", "adapters/qwen3"},        {"models/gguf-granite", "adapters/qwen3"}};
+	             {"models/gguf-smollm3", "adapters/qwen3"},        {"models/gguf-granite", "adapters/qwen3"},
+	             {"models/gguf-qwen3-next", "adapters/qwen3"}};
 	int64_t compared = 0;
 	scratch_make(dir);
 	for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
@@ -466,6 +467,7 @@ static void test_adapters_of_experts_add_what_the_merge_does(void **state)
 		int tensors; /* of experts, of each layer */
 	} cases[] = {{"models/gguf-gpt-oss", "adapters/qwen3", 3},
 	             {"models/gguf-qwen3.5-moe", "adapters/qwen3", 3},
+	             {"models/gguf-qwen3-next", "adapters/qwen3", 3},
 	             {"models/gguf-gemma4", "ckpt/converted/gemma4", 2}, /* gates and ups are one tensor */
 	             {"models/gguf-qwen3-moe", "adapters/qwen3", 3}};
 	scratch_make(dir);

@@ -41,6 +41,7 @@ CASES = [
     ("ckpt/gpt-oss", "f16", SMALL, [], None),
     ("models/gguf-qwen3.5", "f32", BYTES, [], None),
     ("models/gguf-qwen3.5-moe", "q8_0", BYTES, [], None),
+    ("models/gguf-qwen3-next", "f32", BYTES, [], None),
     ("models/gguf-muse-glimmer", "f32", BYTES, [], None),
     ("models/gguf-gemma4", "f16", GEMMA, [], None),
     ("models/gguf-gemma4", "f32", GEMMA, DENSE, r"experts|router|layernorm_[12]"),
@@ -66,7 +67,7 @@ def missing(self):  # a tokenizer.model, which sentencepiece would read
 conversion.base.TextModel._set_vocab_sentencepiece = missing
 conversion.base.TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
 for folder, kind in zip(jobs[::2], jobs[1::2]):
-    sys.argv = ["", folder, "--outfile", folder + ".gguf", "--outtype", kind] + (["--no-mtp"] if "qwen3.5" in folder else [])
+    sys.argv = ["", folder, "--outfile", folder + ".gguf", "--outtype", kind] + (["--no-mtp"] if "qwen3.5" in folder or "qwen3-next" in folder else [])
     convert_hf_to_gguf.main()
 """
 SPECIAL = ["<pad>", "<eos>", "<bos>", "<unk>", "<|turn>", "<turn|>", "<|tool_call>"]

@@ -269,6 +269,68 @@ static void test_saved_byte_level_is_the_same(void **state)
 	free_lists(&lists);
 }
 
+/* The printable text that stands for a byte in a byte-level vocabulary, in UTF-8. */
+static void byte_symbol(int byte, char out[3])
+{
+	int spare = byte <= 0x20 ? byte : byte <= 0xa0 ? byte - 0x7f + 33 : 67;
+	int is_shown = (byte > 0x20 && byte < 0x7f) || (byte > 0xa0 && byte != 0xad), code = is_shown ? byte : 0x100 + spare;
+	out[0] = (char)(code < 0x80 ? code : 0xc0 | code >> 6);
+	out[1] = (char)(code < 0x80 ? 0 : 0x80 | (code & 63));
+	out[2] = 0;
+}
+
+/* Bytes, and x with the first byte of an accent: one token where the accent goes with its letter. Ids are those of the tokenizers library,
+ * with Qwen3.5's and Qwen2's PRETOKENIZE_REGEX of transformers. */
+static void test_marks_go_with_letters_in_qwen35(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *pre, *text;
+		int32_t id[9];
+		size_t count;
+	} cases[] = {{"qwen35",
+	              "x\xcc\x81"
+	              "a",
+	              {256, 129, 97},
+	              3},
+	             {"qwen2",
+	              "x\xcc\x81"
+	              "a",
+	              {120, 204, 129, 97},
+	              4},
+	             {"qwen35", "1x\xcc\x81\xcc\x82 x\xcc\x81", {49, 256, 129, 204, 130, 32, 256, 129}, 8},
+	             {"qwen35", "\xcc\x81x\xcc\x81", {204, 129, 256, 129}, 4},
+	             {"qwen35", " \xcc\x81x", {32, 204, 129, 120}, 4},
+	             {"qwen2", "!\xcc\x81x\xcc\x81", {33, 204, 129, 120, 204, 129}, 6}};
+	static char symbol[256][3];
+	struct lists lists = {0};
+	make_lists(&lists, 257, 1);
+	for (int b = 0; b < 256; b++) {
+		byte_symbol(b, symbol[b]);
+		lists.token[b] = symbol[b];
+		lists.token_bytes[b] = strlen(symbol[b]);
+		lists.type[b] = 1;
+	}
+	lists.token[256] = "x\xc3\x8c";
+	lists.token_bytes[256] = 3;
+	lists.type[256] = 1;
+	lists.merge[0] = "x \xc3\x8c";
+	lists.merge_bytes[0] = 4;
+	lists.vocabulary.model = "gpt2";
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct rh_tokenizer *tokenizer;
+		struct rh_ids ids = {0};
+		lists.vocabulary.pre = cases[i].pre;
+		check_ok(rh_tokenizer_from_vocabulary(&lists.vocabulary, &tokenizer));
+		check_ok(rh_tokenizer_encode(tokenizer, cases[i].text, strlen(cases[i].text), RH_TOKENS_PLAIN, &ids));
+		assert_int_equal(ids.count, cases[i].count);
+		assert_memory_equal(ids.id, cases[i].id, ids.count * sizeof *ids.id);
+		rh_ids_free(&ids);
+		rh_tokenizer_destroy(tokenizer);
+	}
+	free_lists(&lists);
+}
+
 /* Texts that JSON must escape or cannot hold as they are, and one that two tokens have. */
 static const char *const odd_token[] = {"\"", "\\", "\"\\", "\n", "", "a", "b", "ab", "a b", "\x7f", "\0x", "\xe2\x80\xa8", "<s>", "b"};
 static const size_t odd_bytes[] = {1, 1, 2, 1, 0, 1, 1, 2, 3, 1, 2, 3, 3, 1};
@@ -408,6 +470,7 @@ int main(void)
 	        cmocka_unit_test(test_saved_demo_tokenizer_is_the_same),
 	        cmocka_unit_test(test_saved_sentencepiece_is_the_same),
 	        cmocka_unit_test(test_saved_byte_level_is_the_same),
+	        cmocka_unit_test(test_marks_go_with_letters_in_qwen35),
 	        cmocka_unit_test(test_odd_texts_are_saved),
 	        cmocka_unit_test(test_ordinary_tokens_that_a_gguf_names_are_the_same),
 	        cmocka_unit_test(test_saving_survives_failed_allocations),

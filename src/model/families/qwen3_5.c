@@ -102,7 +102,5 @@ const struct rh_family family_qwen3_next = {
         .mixer = RH_MIXER_GATED_ATTENTION,
         .attention = {.bias = RH_BIAS_AS_SAID, .qk_norm = RH_QK_NORM_HEADS, .may_rotate_part = 1},
         .moe = {.norms = 1, .is_shared = 1},
-        .gguf = {.architecture = "qwen3next",
-                 .only_read = 1,
-                 .names = {{"post_attention_layernorm", "post_attention_norm"}, {"mlp.gate", "ffn_gate_inp"}}},
+        .gguf = {.architecture = "qwen3next", .names = {{"post_attention_layernorm", "post_attention_norm"}, {"mlp.gate", "ffn_gate_inp"}}},
         .keeps_others = 1};
