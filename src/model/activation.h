@@ -7,7 +7,7 @@
 #include "device/op.h"
 #include "model/model.h"
 
-enum { RH_HALF_ROWS = 10, RH_MLP_ROWS = 20, RH_PER_LAYER_ROWS = 5 }; /* of a mixer, or a head; of an MLP; of a layer's own input */
+enum { RH_HALF_ROWS = 11, RH_MLP_ROWS = 20, RH_PER_LAYER_ROWS = 5 }; /* of a mixer, or a head; of an MLP; of a layer's own input */
 
 /* Which row. A layer has those that its traits ask for. */
 enum rh_row {

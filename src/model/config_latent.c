@@ -39,11 +39,11 @@ int config_parse_latent(const json_t *json, const char *where, struct rh_model_c
 			return rc;
 	}
 	int64_t key = latent->own + out->head_dim;
-	if (value != key || key > RH_OP_MAX_HEAD_DIM)
+	if (value > key || key > RH_OP_MAX_HEAD_DIM)
 		return rh_fail(
 		        -EINVAL,
-		        "%s: v_head_dim %lld beside qk_nope_head_dim + qk_rope_head_dim = %lld is not supported: they must be equal, and "
-		        "at most %d",
+		        "%s: v_head_dim %lld beside qk_nope_head_dim + qk_rope_head_dim = %lld is not supported: it may not be above "
+		        "that, nor that above %d",
 		        where, (long long)value, (long long)key, RH_OP_MAX_HEAD_DIM);
 	latent->value = value;
 	if (out->num_key_value_heads != out->num_attention_heads)
@@ -54,11 +54,22 @@ int config_parse_latent(const json_t *json, const char *where, struct rh_model_c
 	return rh_json_bool(json, "rope_interleave", where, RH_JSON_OPTIONAL, &latent->rotates_adjacent);
 }
 
+/* The first layers are dense, so many as first_k_dense_replace says. */
+static int parse_first(const json_t *json, const char *where, int64_t first, struct rh_model_config *out)
+{
+	int rc = rh_json_int(json, "first_k_dense_replace", where, RH_JSON_OPTIONAL, &first);
+	for (int64_t i = 0; !rc && i < out->num_hidden_layers; i++)
+		out->layer[i].dense = i < first;
+	return rc;
+}
+
 /* mlp_layer_types: a word for each layer. Without it the first layer is dense, which other programs read elsewhere. */
 static int parse_dense(const json_t *json, const char *where, struct rh_model_config *out)
 {
 	const json_t *types = json_object_get(json, "mlp_layer_types");
 	int64_t first = 1;
+	if (out->family->moe.first_dense)
+		return parse_first(json, where, out->family->moe.first_dense, out);
 	for (int64_t i = 0; i < out->num_hidden_layers; i++)
 		out->layer[i].dense = i < 1;
 	if (!types || json_is_null(types)) {
@@ -107,7 +118,8 @@ int config_parse_sigmoids(const json_t *json, const char *where, struct rh_model
 {
 	int64_t shared = 1;
 	out->routed_factor = out->family->moe.routed_factor;
-	out->expert_groups = out->best_groups = 1;
+	out->expert_groups = out->family->moe.groups ? out->family->moe.groups : 1;
+	out->best_groups = out->family->moe.groups ? out->family->moe.best_groups : 1;
 	int rc = rh_json_real(json, "routed_scaling_factor", where, RH_JSON_OPTIONAL, &out->routed_factor);
 	if (!rc && !(isfinite(out->routed_factor) && out->routed_factor > 0))
 		rc = rh_fail(-EINVAL, "%s: routed_scaling_factor %g makes no sense; it must be positive", where, out->routed_factor);

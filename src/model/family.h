@@ -144,6 +144,8 @@ struct rh_family_moe {
 	int is_beside;                  /* with is_shared: it is not gated; MLP, router and experts each have a norm of the residual */
 	int is_sigmoid;                 /* routers are sigmoids (op.h, ROUTER), and not gated what is_shared says */
 	double routed_factor;           /* of routed_scaling_factor, where is_sigmoid */
+	int64_t groups, best_groups;    /* of n_group and topk_group, where is_sigmoid; 0: 1 */
+	int64_t first_dense;            /* of first_k_dense_replace; 0: mlp_layer_types says which layers have experts */
 	int may_lie_apart;              /* files may have each expert's matrices apart where others have one tensor */
 };
 

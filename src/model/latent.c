@@ -2,17 +2,18 @@
  * vector:
  *   q | kv | shared = A x,   Q = Bq norm(q),   K without its last part, V = Bkv norm(kv)
  * The last part of each head's queries and keys is rotated; that of keys is `shared`, one for all heads. Keys and values are made whole, as
- * those of attention, whose op and whose carried keys and values these are.
+ * those of attention, whose op and whose carried keys and values these are. That op has one length for both: shorter values have zeros
+ * behind them, and so has what attention makes, which are left out before O.
  *
  * Rows of the activation table: what A makes, `shared` rotated; its norms' statistics; queries, rotated; keys and values, planes of one
  * row, one behind the other; what attention makes. The backward makes gradients of what the linears made and, once more, the inputs of the
- * two Bs, planes of one row too. */
+ * two Bs, planes of one row too, and of O, where that is shorter than what attention made. */
 #include "model/attention.h"
 
 /* Its linears, q_a and kv_a being A; and its rows. */
 enum { Q_A = RH_PROJ_Q, KV_A = RH_PROJ_K, Q_B = RH_PROJ_V, OUT_PROJ = RH_PROJ_O, KV_B = RH_PROJ_FIFTH };
-enum { LATENT = RH_ROW_MIXER, STATS, QUERIES, KEYS_VALUES, OUT, LSE, D_LATENT, D_QUERIES, D_KEYS_VALUES, NORMED };
-_Static_assert(NORMED < RH_ROW_MIXER + RH_HALF_ROWS, "each row has its number");
+enum { LATENT = RH_ROW_MIXER, STATS, QUERIES, KEYS_VALUES, OUT, LSE, D_LATENT, D_QUERIES, D_KEYS_VALUES, NORMED, SHORT };
+_Static_assert(SHORT < RH_ROW_MIXER + RH_HALF_ROWS, "each row has its number");
 
 /* ---- layout ---- */
 
@@ -38,8 +39,8 @@ static void size(const struct rh_model_config *config, struct rh_layer *layer)
 	layout_size(config, layer, Q_A, layer->width, traits->q_rank, 0);
 	layout_size(config, layer, KV_A, layer->width, traits->kv_rank + traits->rotary, 1);
 	layout_size(config, layer, Q_B, traits->q_rank, all_heads(traits), 0);
-	layout_size(config, layer, KV_B, traits->kv_rank, traits->heads * (own_of(traits) + traits->head_dim), 0);
-	layout_size(config, layer, OUT_PROJ, all_heads(traits), layer->width, 0);
+	layout_size(config, layer, KV_B, traits->kv_rank, traits->heads * (own_of(traits) + traits->value), 0);
+	layout_size(config, layer, OUT_PROJ, traits->heads * traits->value, layer->width, 0);
 }
 
 static void place(const struct rh_model_config *config, struct rh_layer *layer, struct layout *at, enum half_tensors kind)
@@ -130,7 +131,7 @@ static void rope(struct rh_emit *emit, const struct rh_traits *traits, struct rh
 /* Keys and values of what Bkv makes, kv. */
 static void spread(struct rh_emit *emit, const struct rh_traits *traits, const struct rh_view *view, struct rh_view kv)
 {
-	struct rh_op op = {.kind = RH_OP_LATENT, .latent = {traits->heads, traits->head_dim}};
+	struct rh_op op = {.kind = RH_OP_LATENT, .latent = {traits->heads, traits->value}};
 	struct attention_parts to = parts_of(traits, view);
 	op.operand[RH_LATENT_KV] = kv;
 	op.operand[RH_LATENT_SHARED] = shared_of(traits, view[LATENT]);
@@ -142,12 +143,49 @@ static void spread(struct rh_emit *emit, const struct rh_traits *traits, const s
 /* Gradients of what Bkv made, and of `shared` where the row has it. */
 static void collect(struct rh_emit *emit, const struct rh_traits *traits, struct attention_parts d, const struct rh_view *view)
 {
-	struct rh_op op = {.kind = RH_OP_LATENT_BACKWARD, .latent = {traits->heads, traits->head_dim}};
+	struct rh_op op = {.kind = RH_OP_LATENT_BACKWARD, .latent = {traits->heads, traits->value}};
 	op.operand[RH_LATENT_BACKWARD_DK] = d.k;
 	op.operand[RH_LATENT_BACKWARD_DV] = d.v;
 	op.operand[RH_LATENT_BACKWARD_DKV] = view[D_KEYS_VALUES];
 	op.operand[RH_LATENT_BACKWARD_DSHARED] = shared_of(traits, view[D_LATENT]);
 	emit_op(emit, &op);
+}
+
+static int has_zeros(const struct rh_traits *traits)
+{
+	return traits->value < traits->head_dim;
+}
+
+/* A row for each token and head of what attention makes: without the zeros. */
+static struct rh_view without_zeros(const struct rh_traits *traits, struct rh_view o)
+{
+	return rh_view_cols(rh_view_of(o.data, o.dtype, o.rows * traits->heads, traits->head_dim), 0, traits->value);
+}
+
+static struct rh_view by_head(const struct rh_traits *traits, struct rh_view x)
+{
+	return rh_view_of(x.data, x.dtype, x.rows * traits->heads, traits->value);
+}
+
+/* The input of O, in `made` where it is not the output of attention. */
+static struct rh_view shorten(struct rh_emit *emit, const struct rh_traits *traits, struct rh_view o, struct rh_view made)
+{
+	if (!has_zeros(traits))
+		return o;
+	emit_cast(emit, without_zeros(traits, o), by_head(traits, made));
+	return made;
+}
+
+/* The gradient of what attention made, of that of O's input. It meets zeros alone where that has none, but what lies there need be no
+ * number. */
+static struct rh_view lengthen(struct rh_emit *emit, const struct rh_traits *traits, struct rh_view d)
+{
+	if (!has_zeros(traits))
+		return d;
+	struct rh_view d_o = emit_act(emit, d.rows, all_heads(traits));
+	emit_fill(emit, d_o);
+	emit_cast(emit, by_head(traits, d), without_zeros(traits, d_o));
+	return d_o;
 }
 
 static void declare(const struct rh_emit *emit, int index, struct emit_table *table)
@@ -159,17 +197,20 @@ static void declare(const struct rh_emit *emit, int index, struct emit_table *ta
 	rh_row_set ropes = RH_ROW_RUN(RH_ROW_ROPE, RH_ROPES), of_latent = RH_ROW_SET(LATENT);
 	rh_row_set attended = RH_ROW_SET(QUERIES) | RH_ROW_SET(KEYS_VALUES);
 	int learns_q = emit_linear_learns(emit, one_of(index, Q_B)), learns_kv = emit_linear_learns(emit, one_of(index, KV_B));
-	int defers = emit->deferred != NULL;
+	int defers = emit->deferred != NULL, out_is_deferred = defers && learns(emit, index, HALF_OUTPUT);
 	emit_row(table, LSE, RH_F32, tokens, traits->heads, (struct emit_origin){mixer, attended, 0});
 	emit_row(table, LATENT, act, tokens, latent, (struct emit_origin){mixer, RH_ROW_SET(RH_ROW_X) | ropes, 0});
 	emit_row(table, STATS, RH_F32, tokens, 2, (struct emit_origin){mixer, of_latent, 0});
 	emit_row(table, QUERIES, act, tokens, heads, (struct emit_origin){mixer, of_latent | ropes, 0});
 	emit_row(table, KEYS_VALUES, act, tokens, 2 * heads, (struct emit_origin){mixer, of_latent, 0});
-	emit_row(table, OUT, act, tokens, heads, (struct emit_origin){mixer, attended, defers && learns(emit, index, HALF_OUTPUT)});
+	emit_row(table, OUT, act, tokens, heads, (struct emit_origin){mixer, attended, out_is_deferred && !has_zeros(traits)});
+	if (has_zeros(traits))
+		emit_row(table, SHORT, act, tokens, traits->heads * traits->value,
+		         (struct emit_origin){RH_MAKER_BACKWARD, 0, out_is_deferred});
 	emit_row(table, D_LATENT, act, tokens, latent,
 	         (struct emit_origin){RH_MAKER_BACKWARD, 0, defers && learns(emit, index, HALF_INPUT)});
 	emit_row(table, D_QUERIES, act, tokens, heads, (struct emit_origin){RH_MAKER_BACKWARD, 0, defers && learns_q});
-	emit_row(table, D_KEYS_VALUES, act, tokens, traits->heads * (own_of(traits) + traits->head_dim),
+	emit_row(table, D_KEYS_VALUES, act, tokens, traits->heads * (own_of(traits) + traits->value),
 	         (struct emit_origin){RH_MAKER_BACKWARD, 0, defers && learns_kv});
 	emit_row(table, NORMED, act, tokens, latent_of(traits),
 	         (struct emit_origin){RH_MAKER_BACKWARD, 0, defers && (learns_q || learns_kv)});
@@ -213,7 +254,8 @@ static void *forward(struct rh_emit *emit, int index, struct rh_view x, struct r
 		attention_forward(emit, index, parts_of(traits, s->view), s->view[OUT], s->view[LSE]);
 	if (!y.data && !emit_wants_low(s, one_of(index, OUT_PROJ)))
 		return NULL;
-	return emit_linear_apart(emit, one_of(index, OUT_PROJ), s->view[OUT], residual, y, s);
+	struct rh_view in = has_zeros(traits) ? emit_act(emit, emit->shape.tokens, traits->heads * traits->value) : s->view[OUT];
+	return emit_linear_apart(emit, one_of(index, OUT_PROJ), shorten(emit, traits, s->view[OUT], in), residual, y, s);
 }
 
 static void carry(struct rh_emit *emit, int index, const struct rh_activations *s)
@@ -256,14 +298,17 @@ static void b_backward(struct rh_emit *emit, int index, struct rh_activations *s
 
 static void backward(struct rh_emit *emit, int index, struct rh_activations *s, struct rh_view dy, struct rh_view dx)
 {
+	const struct rh_traits *traits = &emit->model->layer[index].traits;
 	struct rh_view d_latent = emit_operand(emit, s, D_LATENT), out = s->view[OUT];
 	int64_t mark = emit->arena->used;
 	for (int row = D_QUERIES; row <= NORMED; row++)
 		(void)emit_operand(emit, s, row);
-	struct rh_view d_o = emit_act(emit, out.rows, out.cols);
-	emit_linear_dx(emit, one_of(index, OUT_PROJ), dy, d_o, s);
+	struct rh_view d = emit_act(emit, out.rows, traits->heads * traits->value);
+	emit_linear_dx(emit, one_of(index, OUT_PROJ), dy, d, s);
+	if (has_zeros(traits))
+		out = shorten(emit, traits, out, emit_operand(emit, s, SHORT));
 	emit_linear_gradients(emit, one_of(index, OUT_PROJ), dy, out, s);
-	attend_backward(emit, index, s, d_o);
+	attend_backward(emit, index, s, lengthen(emit, traits, d));
 	for (int which = 0; which < 2; which++)
 		b_backward(emit, index, s, which);
 	rh_arena_reset(emit->arena, mark);
@@ -279,7 +324,7 @@ static void gradients(struct rh_emit *emit, int index, struct rh_activations *s,
 static void weights(struct rh_emit *emit, int index, struct rh_activations *s)
 {
 	const struct rh_traits *traits = &emit->model->layer[index].traits;
-	emit_linear_dw(emit, one_of(index, OUT_PROJ), s->view[RH_ROW_GRADIENT + RH_MIXER], s->view[OUT], s);
+	emit_linear_dw(emit, one_of(index, OUT_PROJ), s->view[RH_ROW_GRADIENT + RH_MIXER], s->view[has_zeros(traits) ? SHORT : OUT], s);
 	emit_linear_dw(emit, one_of(index, Q_B), s->view[D_QUERIES], normed_of(traits, s->view[NORMED], 0), s);
 	emit_linear_dw(emit, one_of(index, KV_B), s->view[D_KEYS_VALUES], normed_of(traits, s->view[NORMED], 1), s);
 	emit_linear_dw(emit, a_of(index), s->view[D_LATENT], s->view[RH_ROW_INPUT + RH_MIXER], s);

@@ -37,6 +37,7 @@ static void make_latent(const struct rh_model_config *config, struct rh_traits *
 	traits->kv_heads = traits->heads;
 	traits->q_rank = latent->q_rank;
 	traits->kv_rank = latent->kv_rank;
+	traits->value = latent->value;
 	traits->latent_epsilon = 1e-6f; /* whatever rms_norm_eps says */
 	traits->rotates_adjacent = latent->rotates_adjacent;
 }
@@ -137,6 +138,7 @@ int rh_traits_equal(const struct rh_traits *a, const struct rh_traits *b)
 	       a->delta_heads == b->delta_heads && a->delta_key_heads == b->delta_key_heads && a->delta_value == b->delta_value &&
 	       a->delta_key == b->delta_key && a->taps == b->taps && a->keys == b->keys && a->lane == b->lane &&
 	       a->per_layer == b->per_layer && a->makes_inputs == b->makes_inputs && a->q_rank == b->q_rank && a->kv_rank == b->kv_rank &&
-	       a->latent_epsilon == b->latent_epsilon && a->rotates_adjacent == b->rotates_adjacent && a->is_sigmoid == b->is_sigmoid &&
-	       a->routed_factor == b->routed_factor && a->expert_groups == b->expert_groups && a->best_groups == b->best_groups;
+	       a->value == b->value && a->latent_epsilon == b->latent_epsilon && a->rotates_adjacent == b->rotates_adjacent &&
+	       a->is_sigmoid == b->is_sigmoid && a->routed_factor == b->routed_factor && a->expert_groups == b->expert_groups &&
+	       a->best_groups == b->best_groups;
 }

@@ -70,6 +70,7 @@ struct rh_traits {
 	/* latent attention, of heads whose last `rotary` elements turn: lengths of what queries, and keys with values, are made of; of these
 	 * two's norms */
 	int64_t q_rank, kv_rank;
+	int64_t value; /* length of each head's value, at most head_dim; the op takes it with zeros behind it */
 	float latent_epsilon;
 	int rotates_adjacent; /* pairs lie side by side */
 	enum rh_keys keys;

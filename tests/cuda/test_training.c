@@ -116,6 +116,7 @@ static void test_latent_attention_losses_are_the_cpu_devices(void **state)
 	(void)state;
 	same_losses(&(struct what){"glm4-lite", "adapter", RH_F32, 1e-4, FEW, 0, 0, 0});
 	same_losses(&(struct what){"glm4-lite", NULL, RH_BF16, 5e-3, FEW, 0, 0, 0});
+	same_losses(&(struct what){"deepseek3", NULL, RH_F32, 1e-4, FEW, 0, 0, 0});
 }
 
 /* Heads of two sizes, values that are keys, capped logits. */

@@ -78,8 +78,8 @@ static void test_what_is_not_built_is_refused(void **state)
 	} cases[] = {
 	        {",\"q_lora_rank\":null", "q_lora_rank null is not supported"},
 	        {",\"kv_lora_rank\":0", "'kv_lora_rank' is 0"},
-	        {",\"v_head_dim\":128",
-	         "v_head_dim 128 beside qk_nope_head_dim + qk_rope_head_dim = 256 is not supported: they must be equal"},
+	        {",\"v_head_dim\":257",
+	         "v_head_dim 257 beside qk_nope_head_dim + qk_rope_head_dim = 256 is not supported: it may not be above"},
 	        {",\"qk_rope_head_dim\":9223372036854775807", "head_dim is 9223372036854775807; it must be 1 to 256"},
 	        {",\"moe_intermediate_size\":9223372036854775807,\"n_shared_experts\":9",
 	         "moe_intermediate_size is 9223372036854775807; it must be 1 to"},

@@ -17,7 +17,7 @@ from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForImageCla
                           Olmo3Config, Phi3Config, SmolLM3Config,
                           Qwen2Config, Qwen3Config, Qwen3MoeConfig, ViTConfig)
 from safetensors.torch import load_file, save_file
-from transformers import Glm4MoeLiteConfig, Ministral3Config
+from transformers import DeepseekV3Config, Glm4MoeLiteConfig, Ministral3Config
 from transformers.models.muse_glimmer.configuration_muse_glimmer import MuseGlimmerConfig
 from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5Config, Qwen3_5TextConfig
 from transformers.models.qwen3_5_moe.configuration_qwen3_5_moe import Qwen3_5MoeConfig, Qwen3_5MoeTextConfig
@@ -271,6 +271,16 @@ def config_glm4_lite():
                              rms_norm_eps=1e-2, rope_parameters=dict(rope_type="default", rope_theta=10000.0), **COMMON)
 
 
+def config_deepseek3():
+    # values shorter than keys; the first two layers have one MLP; YaRN's factor of scores
+    return DeepseekV3Config(vocab_size=97, hidden_size=28, intermediate_size=36, moe_intermediate_size=12, num_hidden_layers=3,
+                            num_attention_heads=3, num_key_value_heads=3, n_routed_experts=9, n_shared_experts=1, n_group=3, topk_group=2,
+                            num_experts_per_tok=3, first_k_dense_replace=2, kv_lora_rank=18, q_lora_rank=22, qk_rope_head_dim=8,
+                            qk_nope_head_dim=10, v_head_dim=12, rms_norm_eps=1e-5, attention_bias=True,
+                            rope_parameters=dict(rope_type="yarn", rope_theta=10000.0, factor=40.0, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
+                                                 mscale_all_dim=0.7, original_max_position_embeddings=16), **COMMON)
+
+
 def config_gpt_oss():
     # a window in the first and third layer; lengths beyond YaRN's original 16; clamps that some gates and ups reach
     return GptOssConfig(vocab_size=95, hidden_size=36, intermediate_size=20, num_hidden_layers=3, num_attention_heads=4,
@@ -369,6 +379,7 @@ MODELS = {
     "qwen3-next": (config_qwen3_next, torch.float32, "1GB"),
     "qwen3-moe": (config_qwen3_moe, torch.float32, "50KB"),
     "glm4-lite": (config_glm4_lite, torch.float32, "1GB"),
+    "deepseek3": (config_deepseek3, torch.float32, "1GB"),
     "gpt-oss": (config_gpt_oss, torch.float32, "60KB"),
     "gpt2": (config_gpt2, torch.float32, "50KB"),
     "gemma3-vision": (config_gemma3_vision, torch.float32, "1GB"),
@@ -568,6 +579,9 @@ ADAPTERS_OF = {
     "muse-glimmer": TEXT_ONLY,  # the attention's gate_proj beside the MLP's
     "mistral3": TEXT_ONLY,
     "ministral3": TEXT_ONLY,
+    "deepseek3": {"adapter-rs": dict(r=4, lora_alpha=8, target_modules=["q_a_proj", "kv_b_proj", "o_proj"], use_rslora=True,
+                                     target_parameters=["mlp.experts.down_proj"], rank_pattern={"kv_b_proj": 2},
+                                     alpha_pattern={"layers.0.self_attn.o_proj": 6})},
     # all-linear is experts and routers beside attention: the dense and shared MLPs' names become the experts'. Then some of each
     "glm4-lite": {"adapter-rs": dict(r=4, lora_alpha=8, target_modules=["q_b_proj", "kv_a_proj_with_mqa", "o_proj", "down_proj"],
                                      use_rslora=True, rank_pattern={"q_b_proj": 2, "layers.1.self_attn.o_proj": 6},

@@ -119,7 +119,7 @@ def file_gradients(model, gradients):
             out[name] = g
         return out
     for name, g in gradients.items():
-        if model.config.model_type not in ("qwen3_moe", "qwen3_5_moe_text", "qwen3_next", "glm4_moe_lite") or ".experts." not in name or "lora_" in name:
+        if model.config.model_type not in ("qwen3_moe", "qwen3_5_moe_text", "qwen3_next", "glm4_moe_lite", "deepseek_v3") or ".experts." not in name or "lora_" in name:
             out[name] = g
             continue
         stem, kind = name.rsplit(".", 1)

@@ -119,6 +119,7 @@ static void test_chunks_are_the_same_everywhere(void **state)
 	                                   {.model = "qwen3-next"},
 	                                   {.model = "gemma4-e2b", .adapter = "adapter", .dtype = RH_BF16},
 	                                   {.model = "qwen3-next", .adapter = "adapter-rs", .dtype = RH_BF16, .dropout = 0.25},
+	                                   {.model = "deepseek3", .adapter = "adapter-rs", .dtype = RH_BF16},
 	                                   {.model = "qwen3.5-moe", .adapter = "adapter-rs", .dtype = RH_BF16, .dropout = 0.25}};
 	for (size_t i = 0; i < sizeof what / sizeof *what; i++)
 		check_everywhere(&what[i], CHUNK);

@@ -14,7 +14,7 @@ enum { STEPS = 2, MICROS_MOST = 4, CASES = 60, CASES_LONG = 2000 };
 /* What layers differ in: norms, residuals, experts, windows, sinks, biases, positions. */
 static const char *const models[] = {"qwen3",        "qwen3-moe",  "gpt-oss",   "gemma3",     "gpt2",       "bert-mlm",    "llama2",
                                      "vit",          "qwen3.5",    "olmo3",     "granite",    "ministral3", "qwen3.5-moe", "gemma4",
-                                     "muse-glimmer", "gemma4-moe", "glm4-lite", "qwen3-next", "gemma4-e2b"};
+                                     "muse-glimmer", "gemma4-moe", "glm4-lite", "qwen3-next", "gemma4-e2b", "deepseek3"};
 enum { MODELS = sizeof models / sizeof *models };
 
 struct fate_case {

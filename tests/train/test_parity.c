@@ -18,7 +18,7 @@ static const char *const models[] = {"llama2",         "llama3",        "llama-b
                                      "ministral3",     "qwen3.5-moe",   "qwen3.5-moe-vision",
                                      "gemma4",         "gemma4-vision", "muse-glimmer",
                                      "gemma4-moe",     "glm4-lite",     "qwen3-next",
-                                     "gemma4-e2b"};
+                                     "gemma4-e2b",     "deepseek3"};
 static const char *const ggufs[] = {"gguf-llama",       "gguf-qwen2",  "gguf-gpt2",       "gguf-gemma3",       "gguf-qwen3-moe",
                                     "gguf-gpt-oss",     "gguf-phi3",   "gguf-mistral3",   "gguf-smollm3",      "gguf-olmo2",
                                     "gguf-granite",     "gguf-olmo3",  "gguf-ministral3", "gguf-muse-glimmer", "gguf-qwen3.5",

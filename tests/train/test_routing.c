@@ -89,10 +89,10 @@ static void choices_are(const char *name, const char *adapter, const char *refer
 static void test_the_experts_chosen_equal_hugging_faces(void **state)
 {
 	(void)state;
-	static const char *const models[] = {"qwen3-moe", "gpt-oss", "gemma4-moe", "glm4-lite"};
+	static const char *const models[] = {"qwen3-moe", "gpt-oss", "gemma4-moe", "glm4-lite", "deepseek3"};
 	static const char *const ggufs[] = {"gguf-qwen3-moe", "gguf-gpt-oss"};
 	static const char *const devices[DEVICES] = {"cpu:1", "cpu:2"};
-	for (int i = 0; i < 4 * DEVICES; i++) {
+	for (int i = 0; i < 5 * DEVICES; i++) {
 		choices_are(models[i / 2], NULL, "docs", devices[i % 2]);
 		choices_are(models[i / 2], "adapter", "adapter", devices[i % 2]);
 		choices_are(models[i / 2], "adapter-rs", "adapter-rs", devices[i % 2]);

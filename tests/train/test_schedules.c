@@ -86,6 +86,7 @@ static void test_lora_with_dropout_gives_the_same_under_every_schedule(void **st
 	check_all(&(struct what){.model = "qwen3", .lora_r = 3, .dropout = 0.1, .clip = 0.5});
 	check_all(&(struct what){.model = "gemma4-e2b", .dtype = RH_BF16, .lora_r = 3, .dropout = 0.1});
 	check_all(&(struct what){.model = "glm4-lite", .lora_r = 3, .clip = 0.5});
+	check_all(&(struct what){.model = "deepseek3", .lora_r = 3, .clip = 0.5});
 	check_all(
 	        &(struct what){.model = "qwen3-moe", .dtype = RH_BF16, .lora_r = 3, .balance = 0.1}); /* experts and routers; no dropout */
 }

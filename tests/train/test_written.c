@@ -7,11 +7,11 @@
 
 #include <unistd.h>
 
-static const char *const models[] = {"llama3",    "qwen2",         "mistral",        "phi3",       "gemma3",      "qwen3-moe",
-                                     "gpt-oss",   "gpt2",          "gemma3-vision",  "mistral3",   "bert-mlm",    "bert-cls",
-                                     "vit",       "qwen3.5",       "qwen3.5-vision", "granite4",   "qwen3.5-moe", "qwen3.5-moe-vision",
-                                     "gemma4",    "gemma4-vision", "muse-glimmer",   "gemma4-moe", "glm4-lite",   "qwen3-next",
-                                     "gemma4-e2b"};
+static const char *const models[] = {"llama3",     "qwen2",         "mistral",        "phi3",       "gemma3",      "qwen3-moe",
+                                     "gpt-oss",    "gpt2",          "gemma3-vision",  "mistral3",   "bert-mlm",    "bert-cls",
+                                     "vit",        "qwen3.5",       "qwen3.5-vision", "granite4",   "qwen3.5-moe", "qwen3.5-moe-vision",
+                                     "gemma4",     "gemma4-vision", "muse-glimmer",   "gemma4-moe", "glm4-lite",   "qwen3-next",
+                                     "gemma4-e2b", "deepseek3"};
 
 static void check_tensor(const struct rh_source *was, const struct rh_source *is, const struct rh_tensor *tensor)
 {

@@ -24,6 +24,7 @@
 	ROW(qwen3_next)                                                                                                                    \
 	ROW(qwen3_moe)                                                                                                                     \
 	ROW(glm4_moe_lite)                                                                                                                 \
+	ROW(deepseek_v3)                                                                                                                   \
 	ROW(gpt_oss)                                                                                                                       \
 	ROW(gpt2)                                                                                                                          \
 	ROW(bert)                                                                                                                          \

@@ -1,5 +1,5 @@
-/* GLM-4.7-Flash: latent attention, and experts that sigmoids choose beside one MLP that all tokens share; the first layer has one MLP
- * alone. */
+/* DeepSeek-V3, and GLM-4.7-Flash, which is built alike: latent attention, and experts that sigmoids choose beside one MLP that all tokens
+ * share; the first layers have one MLP alone. */
 #include "model/families/families.h"
 
 static const struct rh_family_names names = {
@@ -37,3 +37,34 @@ const struct rh_family family_glm4_moe_lite = {
         .mixer = RH_MIXER_LATENT_ATTENTION,
         .attention = {.bias = RH_BIAS_AS_SAID},
         .moe = {.softmax = RH_ROUTER_OVER_ALL, .is_shared = 1, .norms = 1, .is_sigmoid = 1, .routed_factor = 1.8}};
+
+const struct rh_family family_deepseek_v3 = {
+        .architecture = "DeepseekV3ForCausalLM",
+        .model_type = "deepseek_v3",
+        .names = &names,
+        .silent = {.vocab_size = 129280,
+                   .hidden_size = 7168,
+                   .intermediate_size = 18432,
+                   .layers = 61,
+                   .heads = 128,
+                   .key_value_heads = 128,
+                   .head_dim = 64,
+                   .max_position = 4096,
+                   .bos = 0,
+                   .eos = 1,
+                   .latent = {.q_rank = 1536, .kv_rank = 512, .own = 128, .value = 128, .rotates_adjacent = 1},
+                   .experts = 256,
+                   .experts_per_token = 8,
+                   .expert_size = 2048},
+        .key_names = {{"head_dim", "qk_rope_head_dim"}, {"num_local_experts", "n_routed_experts"}},
+        .own_key = {"n_routed_experts"},
+        .mixer = RH_MIXER_LATENT_ATTENTION,
+        .attention = {.bias = RH_BIAS_AS_SAID},
+        .moe = {.softmax = RH_ROUTER_OVER_ALL,
+                .is_shared = 1,
+                .norms = 1,
+                .is_sigmoid = 1,
+                .routed_factor = 2.5,
+                .groups = 8,
+                .best_groups = 4,
+                .first_dense = 3}};
