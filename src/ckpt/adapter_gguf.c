@@ -87,6 +87,9 @@ static int declare_pair(struct writer *writer, const struct source_entry *entry,
 	const int64_t a[2] = {pair->rank, pair->a->shape[1]}, b[2] = {rows_in(entry, pair, half), pair->rank};
 	const char *stored = half ? entry->stored2 : entry->stored;
 	int64_t matrices = pair->kind == LORA_OWN ? 0 : pair->experts;
+	if (!strcmp(stored, "per_layer_model_proj.weight"))
+		return rh_fail(-EINVAL, "%s: adapts per_layer_model_projection, which llama.cpp would not do; merge it into the model",
+		               writer->wanted->adapter);
 	int rc = declare(writer, stored, "lora_a", matrices, a);
 	return rc ? rc : declare(writer, stored, "lora_b", matrices, b);
 }

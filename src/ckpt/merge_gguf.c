@@ -105,12 +105,31 @@ static int put_yarn(struct rh_gguf_out *out, const struct rh_model_config *confi
 	return rc ? rc : merge_gguf_real(out, config, "attention.temperature_scale", config->rope[1].growth);
 }
 
+/* LongRoPE is written of this family alone; and a window that is never seen, as llama.cpp asks for the key. */
+static int is_phi3(const struct rh_model_config *config)
+{
+	return config->family->attention.may_rotate_part && config->family->attention.windows == RH_WINDOWS_ALL;
+}
+
+static int put_phi3(struct rh_gguf_out *out, const struct rh_model_config *config)
+{
+	const struct rh_rope *rope = &config->rope[0];
+	int64_t first = rope->type == RH_ROPE_LONGROPE ? rope->original_max_position : config->max_position_embeddings;
+	int rc = merge_gguf_int(out, config, "rope.scaling.original_context_length", first);
+	return rc ? rc : merge_gguf_int(out, config, "attention.sliding_window", config->window);
+}
+
 static int put_rope(struct rh_gguf_out *out, const struct rh_model_config *config, const char *dir)
 {
 	const struct rh_rope *rope = &config->rope[0];
 	char name[128];
 	if (rope->type == RH_ROPE_LLAMA3 || rope->type == RH_ROPE_DEFAULT || (rope->type == RH_ROPE_PROPORTIONAL && rope->factor == 1))
 		return 0;
+	if (rope->type == RH_ROPE_LONGROPE && is_phi3(config)) {
+		struct rh_rope_table table;
+		rh_rope_table(rope, 2, 1, &table);
+		return merge_gguf_real(out, config, "rope.scaling.attn_factor", (double)table.scale);
+	}
 	if (rope->type == RH_ROPE_YARN && (config->family->attention.grows_queries || config->family->residual == RH_RESIDUAL_BEHIND ||
 	                                   config->family->gguf.yarn_plain_ramp))
 		return put_yarn(out, config);
@@ -340,9 +359,10 @@ int rh_gguf_describe(struct rh_gguf_out *out, const struct rh_model_config *conf
 {
 	enum rh_family_windows windows = config->family->attention.windows;
 	int has_pattern = windows == RH_WINDOWS_PERIOD || windows == RH_WINDOWS_FROM_LAST;
-	if (!rh_gguf_architecture(config) || (config->window && !has_pattern))
+	int is_seen = config->window && config->window < config->max_position_embeddings;
+	if (!rh_gguf_architecture(config) || (is_seen && !has_pattern))
 		return rh_fail(-EINVAL, "%s: models of type %s%s are not written to GGUF; llama.cpp's convert_hf_to_gguf.py does it", dir,
-		               config->family->model_type, config->window ? " with attention windows" : "");
+		               config->family->model_type, is_seen ? " with attention windows" : "");
 	int rc = rh_gguf_out_string(out, "general.architecture", rh_gguf_architecture(config));
 	if (!rc)
 		rc = rh_gguf_out_string(out, "general.type", "model");
@@ -356,6 +376,8 @@ int rh_gguf_describe(struct rh_gguf_out *out, const struct rh_model_config *conf
 		rc = put_sizes(out, config);
 	if (!rc)
 		rc = merge_gguf_layers(out, config, dir);
+	if (!rc && is_phi3(config))
+		rc = put_phi3(out, config);
 	if (!rc)
 		rc = put_rope(out, config, dir);
 	return rc ? rc : put_vocabulary(out, config, dir, chat, eos_of);

@@ -179,7 +179,7 @@ int merge_gguf_layers(struct rh_gguf_out *out, const struct rh_model_config *con
 {
 	const struct rh_family *family = config->family;
 	int rc = check_unrotated(config, dir);
-	if (!rc && config->window)
+	if (!rc && config->window && family->attention.windows != RH_WINDOWS_ALL)
 		rc = put_windows(out, config);
 	if (!rc && family->is_scaled)
 		rc = put_scales(out, config);
@@ -255,9 +255,28 @@ static int make_plain_norms(const struct rh_model_config *config, struct rh_gguf
 	return rc;
 }
 
+/* LongRoPE's two lists, for texts that are longer than the model was first made for and for others. */
+static int make_factors(const struct rh_model_config *config, struct rh_gguf_extras *out)
+{
+	const struct rh_rope *rope = &config->rope[0];
+	double share = config->rotary_share == 0 ? 1 : config->rotary_share;
+	int64_t pairs = (int64_t)((double)config->head_dim * share) / 2;
+	float *factor[2];
+	int rc = add_extra(out, "rope_factors_long.weight", pairs, &factor[0]);
+	if (!rc)
+		rc = add_extra(out, "rope_factors_short.weight", pairs, &factor[1]);
+	for (int64_t i = 0; !rc && i < pairs; i++) {
+		factor[0][i] = rope->long_factor[i];
+		factor[1][i] = rope->short_factor[i];
+	}
+	return rc;
+}
+
 int rh_gguf_extras_make(const struct rh_model_config *config, struct rh_gguf_extras *out)
 {
 	int rc = make_divisors(config, out);
+	if (!rc && config->rope[0].type == RH_ROPE_LONGROPE)
+		rc = make_factors(config, out);
 	return rc || !config->family->attention.qk_norm_is_plain ? rc : make_plain_norms(config, out);
 }
 

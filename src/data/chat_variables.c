@@ -87,6 +87,39 @@ static json_t *joined(const json_t *parts, const char **other)
 	return string;
 }
 
+/* What a part holds that is no text; NULL: nothing of the kind. A template may well write a placeholder for it, in whose place nothing
+ * would be trained on. */
+static const char *other_medium(const json_t *part)
+{
+	static const char *const media[] = {"image", "video", "audio"};
+	const char *type = json_string_value(json_object_get(part, "type")), *key;
+	json_t *value;
+	for (size_t i = 0; i < sizeof media / sizeof *media; i++) {
+		if (type && strstr(type, media[i]))
+			return type;
+		json_object_foreach((json_t *)(uintptr_t)part, key, value)
+		{
+			if (strstr(key, media[i]) && !json_is_null(value))
+				return key;
+		}
+	}
+	return NULL;
+}
+
+static int refuse_media(const struct rh_chat *chat, const json_t *content, size_t number)
+{
+	size_t i;
+	const json_t *part;
+	json_array_foreach(content, i, part)
+	{
+		const char *medium = other_medium(part);
+		if (medium)
+			return rh_fail(-EINVAL, "%s: message %zu: a part of 'content' is of type %.40s; only text parts are read",
+			               chat->where, number + 1, medium);
+	}
+	return 0;
+}
+
 /* ---- the arguments of calls, which are an object, or its JSON text as OpenAI writes it ---- */
 
 /* Where a call keeps its arguments: in its function, or beside its name. */
@@ -246,6 +279,8 @@ static int adapt(const struct rh_chat *chat, const json_t *message, size_t numbe
 	json_t *fresh = NULL, *calls = NULL;
 	const char *other = NULL;
 	int rc = rh_chat_check_message(message, number, chat->where);
+	if (!rc)
+		rc = refuse_media(chat, content, number);
 	if (rc)
 		return rc;
 	if (json_string_length(reasoning) && !rh_chat_reads_reasoning(chat->form))

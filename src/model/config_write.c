@@ -216,8 +216,8 @@ static int say(const struct rh_model_config *config, const char *torch_dtype, js
 static int is_told_in_part(const struct rh_family *family)
 {
 	return family->gguf.only_read || family->gguf.converted_as || family->is_scaled || family->silent.delta_period ||
-	       family->silent.experts || family->attention.grows_queries || family->attention.unrotated_period ||
-	       family->residual == RH_RESIDUAL_BEHIND || family->residual == RH_RESIDUAL_SANDWICH;
+	       family->silent.experts || family->attention.may_rotate_part || family->attention.grows_queries ||
+	       family->attention.unrotated_period || family->residual == RH_RESIDUAL_BEHIND || family->residual == RH_RESIDUAL_SANDWICH;
 }
 
 int rh_model_config_write(const struct rh_model_config *config, const char *torch_dtype, json_t **out)

@@ -354,6 +354,11 @@ static void test_models_that_llama_cpp_would_run_otherwise_are_refused(void **st
 			fail_msg("%s", rh_error(-EINVAL));
 		assert_false(rh_file_exists(in_dir("written.gguf")));
 	}
+	const char *model = ROOT "models/gemma4-e2b", *adapter = ROOT "models/gemma4-e2b/adapter";
+	struct rh_merged merged;
+	check_refused(rh_adapter_gguf_write(&(struct rh_adapter_gguf){model, adapter, in_dir("lora.gguf"), RH_F32}, &merged),
+	              "adapts per_layer_model_projection, which llama.cpp would not do");
+	assert_false(rh_file_exists(in_dir("lora.gguf")));
 	check_ok(rh_dir_remove(dir));
 }
 

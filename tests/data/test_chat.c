@@ -91,6 +91,40 @@ static void test_render_equals_transformers(void **state)
 	json_decref(talks);
 }
 
+/* A template that has a placeholder for images gets none to write: nothing would be in its place. */
+static void test_parts_that_are_no_text_are_refused(void **state)
+{
+	(void)state;
+	static const char text[] =
+	        "{% for m in messages %}<|{{ m.role }}|>{% for p in m.content %}{% if p.type == 'text' %}{{ p.text }}{% else %}<|image|>"
+	        "{% endif %}{% endfor %}{% endfor %}";
+	static const char *const parts[] = {"{\"type\":\"image\"}",  "{\"type\":\"image_url\",\"image_url\":{\"url\":\"x\"}}",
+	                                    "{\"image\":\"x.png\"}", "{\"type\":\"input_audio\"}",
+	                                    "{\"type\":\"video\"}",  "{\"type\":\"text\",\"text\":\"a\",\"image\":null}"};
+	struct rh_tokenizer tokenizer = tokenizer_of("chatml");
+	struct rh_chat_template *form;
+	check_ok(rh_chat_template_open(NULL, text, &form));
+	struct rh_chat chat = {.form = form, .tokenizer = &tokenizer, .date = "2024-07-26", .where = "x"};
+	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+		struct rh_text rendered = {0};
+		char row[256];
+		snprintf(row, sizeof row, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"q\"},%s]}]}",
+		         parts[i]);
+		json_t *conversation = json_loads(row, 0, NULL);
+		int rc = rh_chat_render(&chat, conversation, RH_CHAT_WHOLE, &rendered), is_text = strstr(row, "null") != NULL;
+		if (is_text) {
+			check_ok(rc);
+			assert_string_equal(rendered.bytes, "<|user|>qa");
+		} else {
+			assert_int_equal(rc, -EINVAL);
+			assert_non_null(strstr(rh_error(rc), "x: message 1: a part of 'content' is of type "));
+		}
+		rh_text_free(&rendered);
+		json_decref(conversation);
+	}
+	rh_chat_template_close(form);
+}
+
 /* A conversation with tools: what is written; NULL: it is refused. */
 static void expect_rendered(const char *name, const json_t *conversation, enum rh_chat_end end, const char *expected)
 {
@@ -503,6 +537,7 @@ int main(void)
 	        cmocka_unit_test(test_published_turns_are_where_marks_say),
 	        cmocka_unit_test(test_turns_that_call_tools_are_located_whole_or_not_at_all),
 	        cmocka_unit_test(test_templates_open_by_name_text_and_file),
+	        cmocka_unit_test(test_parts_that_are_no_text_are_refused),
 	        cmocka_unit_test(test_every_refused_allocation_unwinds),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

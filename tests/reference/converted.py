@@ -53,6 +53,7 @@ CASES = [
     ("models/gguf-granite", "bf16", BYTES, [], None),
     ("models/gguf-mistral3", "f32", BYTES, [], None),  # of a directory that is Mistral's alone: a llama
     ("models/gguf-ministral3", "f32", BYTES, [], None),
+    ("models/gguf-phi3", "f16", BYTES, [('"sliding_window": 9', '"sliding_window": 128')], None),
 ]
 # Of the folder's name and of the number of parameters; a separator, which texts never have here
 LEFT_OUT = {"general.name", "general.basename", "general.finetune", "general.size_label", "tokenizer.ggml.add_sep_token"}
@@ -61,10 +62,11 @@ import os, sys
 source, jobs = sys.argv[1], sys.argv[2:]
 sys.path[:0] = [source, source + "/gguf-py"]
 os.environ["NO_LOCAL_GGUF"] = "1"
-import conversion.base, convert_hf_to_gguf
+import conversion.base, conversion.phi, convert_hf_to_gguf
 def missing(self):  # a tokenizer.model, which sentencepiece would read
     raise FileNotFoundError
 conversion.base.TextModel._set_vocab_sentencepiece = missing
+conversion.phi.Phi3MiniModel.set_vocab = lambda self: self._set_vocab_gpt2()  # as of Phi-4, which it knows by its tokenizer's class
 conversion.base.TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
 for folder, kind in zip(jobs[::2], jobs[1::2]):
     sys.argv = ["", folder, "--outfile", folder + ".gguf", "--outtype", kind] + (["--no-mtp"] if "qwen3.5" in folder or "qwen3-next" in folder else [])

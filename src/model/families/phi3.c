@@ -17,4 +17,4 @@ const struct rh_family family_phi3 = {.architecture = "Phi3ForCausalLM",
                                                  .eos = 32000},
                                       .lora_targets = {"qkv_proj"},
                                       .attention = {.bias = RH_BIAS_NONE, .windows = RH_WINDOWS_ALL, .may_rotate_part = 1},
-                                      .gguf = {.architecture = "phi3", .only_read = 1}};
+                                      .gguf = {.architecture = "phi3"}};
