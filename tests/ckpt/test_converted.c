@@ -242,7 +242,7 @@ static void test_files_are_those_of_llama_cpps_converter(void **state)
 			here++;
 		}
 	}
-	assert_true(!file && models == 17 && tensors > 400 && keys > 200);
+	assert_true(!file && models == 18 && tensors > 400 && keys > 200);
 	rh_bytes_free(&reference);
 	check_ok(rh_dir_remove(dir));
 }
