@@ -34,6 +34,9 @@ void rh_store_rows_arrive(struct rh_store *store, int b, const int32_t *id, int6
 {
 	struct store_rows *rows = store->block[b].rows;
 	RH_ASSERT(rows && gradient);
+	rows->count = count;
+	if (store->options.addresses_only)
+		return;
 	rows->data = gradient;
 	for (int64_t i = 0; i < count; i++)
 		rows->place[id[i]] = (int32_t)i + 1;

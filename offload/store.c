@@ -414,6 +414,9 @@ struct rh_store_traffic rh_store_traffic_of(const struct rh_block *spec, const s
 struct rh_store_traffic rh_store_traffic(const struct rh_store *store, int block)
 {
 	struct rh_store_traffic traffic = rh_store_traffic_of(&store->spec[block], &store->options);
+	const struct store_rows *rows = store->block[block].rows;
+	if (rows) /* those that have come are read, and laid where as many were before */
+		traffic.take = 3.0 * (double)(rows->count * rows->cols * rh_dtype_bytes(store->dtype, 1));
 	traffic.nvme = store->spec[block].trainable ? 2 * (double)store->block[block].spilled : 0;
 	return traffic;
 }

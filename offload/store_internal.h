@@ -25,6 +25,7 @@ struct store_rows {
 	int64_t rows, cols;
 	int32_t *place;     /* (rows): 1 + where the row lies among those that have come, 0: it has not */
 	uint8_t *is_filled; /* (rows): the stored gradient has something there */
+	int64_t count;      /* that came last */
 	const char *data;   /* those that have come; NULL: none have since the last take */
 	uint8_t *is_ahead;  /* (rows): rh_optimizer_update_rows has updated the row */
 	int64_t aheads;     /* of them */

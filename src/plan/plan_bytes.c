@@ -96,29 +96,36 @@ static const struct store_sizes *measure_store(struct planning *planning)
 	return sizes;
 }
 
-/* The most rows of the embedding's table that a step's tokens name, where sending these alone spares a quarter of it or more; of a frozen
- * table two thirds, as it goes up ahead of its step, and rows at its begin. 0: it travels whole, as tables do that two layers or boxes
- * share, that are packed, or have others beside them in their block; and where weights change within a step, the table lies on NVMe, or a
- * frozen one may stay on a device, which holds three quarters of all weights. */
+/* A frozen table goes up ahead of its step, and again in each round, unless it stays on a device; its rows go up once, as the step
+ * begins. So that is worth it in several rounds, if they are a third of the table at most, and where devices hold less than three quarters
+ * of all weights. */
+static int spares_frozen(const struct planning *planning, const struct candidate *candidate, int64_t rows, int64_t all_rows)
+{
+	const struct rh_model *model = planning->request->model;
+	int64_t all = 0;
+	for (int l = 0; l < model->layers; l++)
+		all += rh_stage_plan_layer_upload(model, l);
+	return planning->executor.train_round < planning->executor.train_micro_batches && 3 * rows <= all_rows &&
+	       4 * candidate->stages.weight_bytes < 3 * all && rh_schedule_has_planned_stages(planning->executor.schedule);
+}
+
+/* The most rows of the embedding's table that a step's tokens name, where these alone travel: of a trained table if they are three quarters
+ * of it at most. 0: it travels whole, as tables do that two layers or boxes share, that are packed, or have others beside them in their
+ * block; and where weights change within a step, or a frozen table lies on NVMe. */
 static int64_t table_rows(const struct planning *planning, const struct candidate *candidate)
 {
 	const struct rh_run_request *request = planning->request;
 	const struct rh_model *model = request->model;
 	const struct rh_workload *work = request->work;
 	const struct rh_block *table = &model->block[rh_model_table(model)];
-	if (!work->train_micro_batches || request->order || rh_model_is_part(model) || table->tensors != 1 || table->uses != 1 ||
-	    table->packed_bytes || model->layer[0].on_table.r || planning->executor.schedule->update == RH_UPDATE_LOCAL)
-		return 0;
-	int64_t tokens = rh_bytes_times(work->train.tokens, work->train_micro_batches), rows = rh_min(tokens, table->tensor[0].rows),
-	        all = 0;
-	for (int l = 0; l < model->layers; l++)
-		all += rh_stage_plan_layer_upload(model, l);
-	int is_spilled = !table->trainable && candidate->choice.spill & RH_SPILL_WEIGHTS,
-	    stays = !table->trainable &&
-	            (4 * candidate->stages.weight_bytes >= 3 * all || !rh_schedule_has_planned_stages(planning->executor.schedule)),
-	    spares = !stays && (table->trainable ? 4 * rows <= 3 * table->tensor[0].rows : 3 * rows <= table->tensor[0].rows);
 	const char *asked = getenv(RH_HOOK_TABLE_ROWS);
-	return !is_spilled && (asked ? *asked == '1' : spares) ? rows : 0;
+	if (!work->train_micro_batches || request->order || rh_model_is_part(model) || table->tensors != 1 || table->uses != 1 ||
+	    table->packed_bytes || model->layer[0].on_table.r || planning->executor.schedule->update == RH_UPDATE_LOCAL ||
+	    (!table->trainable && candidate->choice.spill & RH_SPILL_WEIGHTS))
+		return 0;
+	int64_t all = table->tensor[0].rows, rows = rh_min(rh_bytes_times(work->train.tokens, work->train_micro_batches), all);
+	int spares = table->trainable ? 4 * rows <= 3 * all : spares_frozen(planning, candidate, rows, all);
+	return (asked ? *asked == '1' : spares) ? rows : 0;
 }
 
 static int count_bytes(struct planning *planning, struct candidate *candidate)
