@@ -1,5 +1,6 @@
 #include "forecast/judge.h"
 
+#include "core/alloc.h"
 #include "core/minmax.h"
 #include "core/tasks.h"
 #include "forecast/forecast_bounded.h"
@@ -88,10 +89,10 @@ static int most_promising(const struct judging *at, const struct rh_run_plans *p
  * best. */
 static int find_better(struct judging *at, struct rh_run_plans *plans, int first)
 {
-	struct judged judged[RH_RUN_PLANS_MOST];
+	struct judged *judged = rh_alloc(RH_RUN_PLANS_MOST, sizeof *judged);
 	struct rh_run_plans *before = at->plans;
-	int rc = 0, begun[RH_RUN_PLANS_MOST] = {0}, leader = most_promising(at, plans, first);
-	for (int turn = 0; turn < 2; turn++) {
+	int rc = judged ? 0 : -ENOMEM, begun[RH_RUN_PLANS_MOST] = {0}, leader = most_promising(at, plans, first);
+	for (int turn = 0; judged && turn < 2; turn++) {
 		for (int i = first; i < plans->count; i++) {
 			if ((i == leader) != !turn)
 				continue;
@@ -114,10 +115,11 @@ static int find_better(struct judging *at, struct rh_run_plans *plans, int first
 			}
 		}
 	}
-	for (int i = first; i < plans->count; i++) {
+	for (int i = first; judged && i < plans->count; i++) {
 		rh_task_drop(&judged[i].task);
 		rh_forecast_free(&judged[i].forecast);
 	}
+	rh_free(judged);
 	if (at->plans != before) {
 		struct rh_run_plans better = *plans;
 		*plans = *before;
@@ -129,13 +131,15 @@ static int find_better(struct judging *at, struct rh_run_plans *plans, int first
 
 static int try_devices(struct judging *at, int devices)
 {
-	struct rh_run_plans plans;
-	int rc = rh_session_search(at->session, &at->input->work, devices, &plans);
+	struct rh_run_plans *plans = rh_alloc(1, sizeof *plans);
+	int rc = plans ? rh_session_search(at->session, &at->input->work, devices, plans) : -ENOMEM;
 	if (rc == RH_DOES_NOT_FIT)
 		rh_error_clear();
 	else if (!rc)
-		rc = find_better(at, &plans, 0);
-	rh_run_plans_free(&plans);
+		rc = find_better(at, plans, 0);
+	if (plans)
+		rh_run_plans_free(plans);
+	rh_free(plans);
 	return rc == RH_DOES_NOT_FIT ? 0 : rc;
 }
 
@@ -207,16 +211,18 @@ int rh_forecast_judged(const struct rh_config *config, const struct rh_session_m
                        const struct rh_forecast_options *options, struct rh_forecast *out)
 {
 	struct rh_session session;
-	struct rh_run_plans plans = {0};
 	int chosen;
 	*out = (struct rh_forecast){0};
 	int rc = rh_session_simulate(config, machine, &session);
 	if (rc)
 		return rc;
-	rc = rh_session_search(&session, &input->work, machine->devices, &plans);
+	struct rh_run_plans *plans = rh_alloc(1, sizeof *plans);
+	rc = plans ? rh_session_search(&session, &input->work, machine->devices, plans) : -ENOMEM;
 	if (!rc)
-		rc = rh_judge(&session, machine, input, options, &plans, &chosen, out);
-	rh_run_plans_free(&plans);
+		rc = rh_judge(&session, machine, input, options, plans, &chosen, out);
+	if (plans)
+		rh_run_plans_free(plans);
+	rh_free(plans);
 	rh_session_close(&session);
 	return rc;
 }
