@@ -513,7 +513,8 @@ static void test_every_example_is_planned(void **state)
 	struct scratch scratch;
 	scratch_open(&scratch);
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-		check_example(&scratch, cases[i].model, "rtx4090x8", 1);
+		if (strcmp(cases[i].model, "qwen3-next-80b-a3b") != 0 || getenv("RH_LONG")) /* 10 s */
+			check_example(&scratch, cases[i].model, "rtx4090x8", 1);
 		check_example(&scratch, cases[i].model, "rtx4090x1", cases[i].fits_desktop);
 	}
 	scratch_close(&scratch);
