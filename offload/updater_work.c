@@ -26,6 +26,7 @@ static void note_rest(struct rh_updater *updater)
 static void publish(struct rh_updater *updater, int b)
 {
 	struct updater_block *block = &updater->block[b];
+	int64_t announcement = block->upload_announcement;
 	pthread_mutex_unlock(&updater->lock);
 	rh_store_publish(updater->store, b);
 	updater_note(updater, (struct rh_updater_moment){.told = RH_TOLD_PUBLISHED,
@@ -34,8 +35,11 @@ static void publish(struct rh_updater *updater, int b)
 	                                                 .event = block->upload_event,
 	                                                 .events = block->upload_events});
 	pthread_mutex_lock(&updater->lock);
-	block->must_publish = 0;
-	note_rest(updater);
+	/* where there was no update yet nobody waits for this, and the next step's uploads may be over meanwhile: then it is to be done again */
+	if (block->upload_announcement == announcement) {
+		block->must_publish = 0;
+		note_rest(updater);
+	}
 	updater_tell(updater);
 }
 

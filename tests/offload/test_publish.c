@@ -106,6 +106,38 @@ static void test_a_stale_update_waits_until_its_step_has_uploaded(void **state)
 	world_close(&world);
 }
 
+static struct world *told_of;
+
+/* While the block is published for the first time its gradient arrives, and the uploads of the step after are over. */
+static void meanwhile(const struct rh_updater_moment *moment)
+{
+	if (moment->told != RH_TOLD_PUBLISHED || !told_of)
+		return;
+	rh_updater_arrives(told_of->updater, 0, NULL);
+	rh_updater_uploaded(told_of->updater, 0, NULL, 0);
+	__atomic_store_n(&told_of, NULL, __ATOMIC_RELEASE);
+}
+
+/* Nobody waits for what is published before the first update: the next publication may be asked for before it is over. */
+static void test_what_is_asked_for_during_a_publication_is_published(void **state)
+{
+	(void)state;
+	struct world world;
+	world_open(&world, 1);
+	rh_updater_open(world.updater, &world.update, 0);
+	rh_updater_tell(world.updater, meanwhile);
+	told_of = &world;
+	rh_updater_uploaded(world.updater, 0, NULL, 0);
+	while (__atomic_load_n(&told_of, __ATOMIC_ACQUIRE))
+		pass_a_moment();
+	check_ok(rh_updater_await_gradient(world.updater, 0));
+	check_ok(rh_updater_await_weights(world.updater, 0));
+	assert_false(rh_store_is_behind(world.store, 0));
+	assert_true(((const float *)rh_store_weights(world.store, 0))[3] < 1);
+	rh_updater_tell(world.updater, NULL);
+	world_close(&world);
+}
+
 static void test_a_held_block_is_updated_when_it_is_released(void **state)
 {
 	(void)state;
@@ -144,6 +176,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_a_stale_update_waits_until_its_step_has_uploaded),
+	        cmocka_unit_test(test_what_is_asked_for_during_a_publication_is_published),
 	        cmocka_unit_test(test_a_held_block_is_updated_when_it_is_released),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
