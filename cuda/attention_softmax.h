@@ -17,7 +17,8 @@ RH_DEVICE struct softmax softmax_begin(const struct attention_args &a, int head)
 	return {{largest, largest}, {sum, sum}};
 }
 
-/* Scores become probabilities, relative to the largest score so far; `shrink` is what all before is to be multiplied with. */
+/* Scores become probabilities, relative to the largest score so far. Sums of earlier keys, relative to the largest score then, are to be
+ * multiplied by `shrink`. */
 template <int N> RH_DEVICE void softmax_step(struct softmax *row, float (&s)[N / 8][4], float scale_log2, float (&shrink)[2])
 {
 	RH_UNROLL

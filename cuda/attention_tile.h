@@ -16,7 +16,7 @@ struct attention_args {
 	struct rh_view q, k, v, start_q, start_k, o, lse, amax; /* amax: of the forward, or no data */
 	const void *sink;                                       /* (heads) of q's dtype, or NULL */
 	struct rh_view d_o, delta, dq, dk, dv;                  /* of the backward alone */
-	struct rh_view dk_sum, dv_sum;                          /* no data, or where runs of a document add up */
+	struct rh_view dk_sum, dv_sum;                          /* no data, or where the gradients of a document's runs are added up */
 	struct rh_view space;                                   /* of the pass: RH_ATTENTION_BACKWARD_SPACE, or no data */
 	float *dsink;                                           /* (heads), or NULL */
 	struct attention_part part;

@@ -63,7 +63,7 @@ template <typename T> RH_KERNEL(CHUNK_BLOCK_WIDTH *CHUNK_BLOCK_ROWS, 3) rope_rot
 	}
 }
 
-/* The same of pairs side by side: `chunks` of what is rotated of a head. */
+/* The same where pairs lie side by side. A thread turns one chunk; what is rotated of a head has `chunks` of them. */
 template <typename T> RH_KERNEL(CHUNK_BLOCK_WIDTH *CHUNK_BLOCK_ROWS, 3) rope_rotate_adjacent(struct rope_args a)
 {
 	int item = (int)chunk_of_row(), head = item / a.chunks, i = item % a.chunks * CHUNK, left = 2 * a.half - i;

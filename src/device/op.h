@@ -466,9 +466,9 @@ enum { RH_ADD_A, RH_ADD_B, RH_ADD_Y, RH_ADD_SCALE };
  *
  * With `sigmoid` (DeepSeek-V3, GLM-4.5 and later) shares are no softmax: each is its logit's sigmoid, over the chosen divided by their sum
  * + 1e-20. bias (p,E) act or absent, whose rows are added up in fp32, counts in the choice alone: chosen are the k largest sums of a
- * sigmoid and its bias. Of groups > 1, E / groups experts each, at least 2, only the best_groups with the largest sums of their two
- * largest such sums take part, of equal groups the lower ones; k is at most the number of their experts. There is no load then, nor a
- * count in the backward, which reads neither bias nor groups. */
+ * sigmoid and its bias. Where groups > 1, experts are chosen from best_groups groups of E / groups (at least 2) alone: a group's worth is
+ * the sum of its two largest such sums; of equal groups the lower goes first. k is at most the number of experts in so many groups. With
+ * `sigmoid` there is no load, and no count in the backward, which reads neither bias nor groups. */
 enum { RH_ROUTER_LOGITS, RH_ROUTER_INDEX, RH_ROUTER_WEIGHT, RH_ROUTER_LOAD, RH_ROUTER_SCALE, RH_ROUTER_BIAS };
 enum rh_router_softmax { RH_ROUTER_OVER_ALL, RH_ROUTER_OVER_CHOSEN };
 enum { RH_ROUTER_MAX_EXPERTS = 1024, RH_ROUTER_MAX_TOP = 32, RH_ROUTER_MAX_GROUPS = 32, RH_MOE_MAX_PAIRS = 1 << 30 };

@@ -30,7 +30,7 @@ void emit_amax_begin(struct rh_emit *emit, struct rh_amaxes *amaxes)
 	amaxes->room = rh_arena_take(emit->arena, RH_AMAXES * slot_bytes(amaxes, emit->shape.tokens));
 }
 
-/* A tensor that is forgotten gives its slot first, then the oldest. */
+/* The slot for the next tensor: one whose tensor is forgotten, or else the oldest. */
 static int next_slot(const struct rh_amaxes *amaxes)
 {
 	int slot = 0;

@@ -167,7 +167,7 @@ static struct rh_view by_head(const struct rh_traits *traits, struct rh_view x)
 	return rh_view_of(x.data, x.dtype, x.rows * traits->heads, traits->value);
 }
 
-/* The input of O, in `made` where it is not the output of attention. */
+/* What O reads: what attention made, or, where values have zeros behind them, a copy without these, in `made`. */
 static struct rh_view shorten(struct rh_emit *emit, const struct rh_traits *traits, struct rh_view o, struct rh_view made)
 {
 	if (!has_zeros(traits))
@@ -176,8 +176,7 @@ static struct rh_view shorten(struct rh_emit *emit, const struct rh_traits *trai
 	return made;
 }
 
-/* The gradient of what attention made, of that of O's input. It meets zeros alone where that has none, but what lies there need be no
- * number. */
+/* The gradient of what attention made, from that of what O reads. Behind each head's value it meets zeros alone: 0. */
 static struct rh_view lengthen(struct rh_emit *emit, const struct rh_traits *traits, struct rh_view d)
 {
 	if (!has_zeros(traits))

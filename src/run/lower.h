@@ -95,7 +95,7 @@ struct lower_drives {
 	size_t written_capacity;
 };
 
-/* The block that travels by rows in a call: so many of its first elements stand for them. elements 0: none does. */
+/* The block of which a call sends some rows alone: together these have `elements` numbers, at the front of its place. 0: none does. */
 struct lower_table {
 	int block;
 	int64_t elements;

@@ -66,8 +66,8 @@ int64_t runtime_fill_ns(size_t bytes)
 	return (int64_t)bytes * 10 * 1000 / now.pace.memory_mb_s;
 }
 
-/* The program on emulated GPUs (make emu) is told by its environment: RH_EMU_MACHINE "gpus driver major minor free-MiB", RH_EMU_FAIL "n
- * prefix error" as runtime_fail_nth takes them, and RH_EMU_MEMORY "MB/s slow-fills" as struct runtime_pace has them. */
+/* The environment tells the program on emulated GPUs (make emu) what they are like. RH_EMU_MACHINE: "gpus driver major minor free-MiB";
+ * RH_EMU_FAIL: "n prefix error", the arguments of runtime_fail_nth; RH_EMU_MEMORY: "MB/s slow-fills", members of struct runtime_pace. */
 __attribute__((constructor)) static void read_environment(void)
 {
 	const char *machine_text = getenv("RH_EMU_MACHINE"), *fault_text = getenv("RH_EMU_FAIL"), *memory_text = getenv("RH_EMU_MEMORY");

@@ -215,9 +215,9 @@ static double balance_of(const struct rh_op *op, const struct shares *all, int64
 	return (double)op->router.balance * all->term[e] / all->sum * (get(count, 0, e) - mean);
 }
 
-/* The gradient of expert e's logit. With p the softmax and g the gradient of its elements (0 but for the chosen) it is p g - p times the
- * sum of p g; and of a sigmoid s of the chosen, whose derivative is s (1 - s), 1 - s times that; nothing is subtracted where they are not
- * divided by their sum. */
+/* The gradient of expert e's logit. p: its share; g: the gradient of that share, 0 where it was not chosen. Of a softmax it is p g less p
+ * times the sum of all p g. Of sigmoids it is that, times 1 - s of its sigmoid s; where these are not divided by their sum, nothing is
+ * subtracted. */
 static double logit_gradient(const struct rh_op *op, const struct shares *shares, double through, double sum, double logit, int64_t e)
 {
 	double share = shares->term[e] / shares->sum;
